@@ -1,0 +1,1 @@
+"""Spot market library: market series in, forecasts, plans and replays out. Imports neither Django nor torch."""
