@@ -1,0 +1,1 @@
+"""The domain: what exists, what may happen to it, what did happen."""

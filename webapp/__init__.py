@@ -1,0 +1,1 @@
+"""The Django project: settings, REST API, pages, live sockets and accounts."""

@@ -1,0 +1,8 @@
+"""The Django app that carries the web layer's templates, tags and commands (it has no models)."""
+
+from django.apps import AppConfig
+
+
+class WebappConfig(AppConfig):
+    name = "webapp"
+    label = "webapp"

@@ -1,0 +1,20 @@
+"""ASGI entry point: HTTP through Django, sockets through Channels."""
+
+import os
+
+from channels.auth import AuthMiddlewareStack
+from channels.routing import ProtocolTypeRouter, URLRouter
+from channels.security.websocket import AllowedHostsOriginValidator
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
+http_application = get_asgi_application()
+
+from webapp.live.routing import websocket_urlpatterns  # noqa: E402  (needs the app registry that the line above fills)
+
+application = ProtocolTypeRouter(
+    {
+        "http": http_application,
+        "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
+    }
+)

@@ -1,0 +1,223 @@
+"""Settings of the whole project. Everything that differs between installations comes from the environment.
+
+`docs/operations.md` lists the variables; without any of them the embedded defaults run: SQLite and Valkey under `var/`.
+"""
+
+from pathlib import Path
+
+from webapp.environment import REPO_DIR, embedded_redis_url, env, package_dir, secret_key, var_dir
+from webapp.logging import logging_config
+
+BASE_DIR = REPO_DIR
+VAR_DIR = var_dir()
+DATA_DIR = Path(env.str("COUNTERFLOW_DATA_DIR", default=str(REPO_DIR.parent / "shared" / "data")))
+DEBUG = env.bool("COUNTERFLOW_DEBUG", default=False)
+SECRET_KEY = secret_key(VAR_DIR)
+
+# Addresses ---------------------------------------------------------------------------------------------------------
+HOST = env.str("COUNTERFLOW_HOST", default="127.0.0.1")
+PORT = env.int("COUNTERFLOW_PORT", default=8000)
+BASE_URL = env.str("COUNTERFLOW_BASE_URL", default=f"http://{HOST}:{PORT}").rstrip("/")
+ALLOWED_HOSTS = env.list("COUNTERFLOW_ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]", HOST])
+CSRF_TRUSTED_ORIGINS = env.list("COUNTERFLOW_CSRF_TRUSTED_ORIGINS", default=[BASE_URL])
+HTTPS = BASE_URL.startswith("https://")
+if env.bool("COUNTERFLOW_BEHIND_PROXY", default=False):
+    # Only for servers whose proxy sets these headers itself: a client could otherwise claim to speak https.
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    USE_X_FORWARDED_HOST = True
+    USE_X_FORWARDED_PORT = True
+SESSION_COOKIE_SECURE = HTTPS
+CSRF_COOKIE_SECURE = HTTPS
+SECURE_HSTS_SECONDS = env.int("COUNTERFLOW_HSTS_SECONDS", default=0)
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+
+ROOT_URLCONF = "webapp.urls"
+ASGI_APPLICATION = "webapp.asgi.application"
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "django.contrib.humanize",
+    "channels",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "django_filters",
+    "allauth",
+    "allauth.account",
+    "allauth.socialaccount",
+    "django_htmx",
+    "django_structlog",
+    "jobs.apps.JobsConfig",
+    "workers.apps.WorkersConfig",
+    "webapp.apps.WebappConfig",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+    "django_structlog.middlewares.RequestMiddleware",
+]
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+# Data --------------------------------------------------------------------------------------------------------------
+DATABASES = {"default": env.db_url("DATABASE_URL", default=f"sqlite:///{VAR_DIR / 'counterflow.sqlite3'}")}
+DATABASES["default"].setdefault("OPTIONS", {})
+DATABASE_IS_SQLITE = DATABASES["default"]["ENGINE"].endswith("sqlite3")
+if DATABASE_IS_SQLITE:
+    DATABASES["default"]["OPTIONS"].update(
+        {
+            "timeout": 20,
+            # A transaction that reads and then writes cannot be upgraded while another writes: take the lock at once.
+            "transaction_mode": "IMMEDIATE",
+            "init_command": (
+                "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-65536;"
+                "PRAGMA temp_store=MEMORY; PRAGMA mmap_size=268435456; PRAGMA journal_size_limit=67108864;"
+            ),
+        }
+    )
+elif pool_size := env.int("COUNTERFLOW_DB_POOL_SIZE", default=0):
+    DATABASES["default"]["OPTIONS"]["pool"] = {"min_size": 1, "max_size": pool_size, "timeout": 20}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+REDIS_URL = env.str("REDIS_URL", default=embedded_redis_url(VAR_DIR))
+REDIS_IS_EMBEDDED = "REDIS_URL" not in env.ENVIRON
+CACHES = {
+    "default": {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": REDIS_URL,
+        "KEY_PREFIX": "counterflow:cache",
+    }
+}
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {"hosts": [REDIS_URL], "prefix": "counterflow:live"},
+    }
+}
+SESSION_ENGINE = "django.contrib.sessions.backends.db"
+MEDIA_ROOT = VAR_DIR / "uploads"
+DATA_UPLOAD_MAX_MEMORY_SIZE = 20 * 2**20
+FILE_UPLOAD_MAX_MEMORY_SIZE = 2 * 2**20
+
+# People ------------------------------------------------------------------------------------------------------------
+AUTHENTICATION_BACKENDS = [
+    "django.contrib.auth.backends.ModelBackend",
+    "allauth.account.auth_backends.AuthenticationBackend",
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
+]
+ACCOUNT_ADAPTER = "webapp.accounts.AccountAdapter"
+ACCOUNT_LOGIN_METHODS = {"email"}
+ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*", "password2*"]
+ACCOUNT_EMAIL_VERIFICATION = env.str("COUNTERFLOW_EMAIL_VERIFICATION", default="none")
+ACCOUNT_UNIQUE_EMAIL = True
+ACCOUNT_SESSION_REMEMBER = True
+SIGNUP_OPEN = env.bool("COUNTERFLOW_SIGNUP_OPEN", default=False)
+LOGIN_URL = "account_login"
+LOGIN_REDIRECT_URL = "/"
+ACCOUNT_LOGOUT_REDIRECT_URL = "/"
+
+EMAIL_CONFIG = env.email_url("EMAIL_URL", default="consolemail://")
+vars().update(EMAIL_CONFIG)
+DEFAULT_FROM_EMAIL = env.str("COUNTERFLOW_FROM_EMAIL", default="counterflow@localhost")
+
+# REST --------------------------------------------------------------------------------------------------------------
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "webapp.api.auth.TokenAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": [
+        "rest_framework.parsers.JSONParser",
+        "rest_framework.parsers.FormParser",
+        "rest_framework.parsers.MultiPartParser",
+    ],
+    "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
+    "DEFAULT_PAGINATION_CLASS": "rest_framework.pagination.LimitOffsetPagination",
+    "PAGE_SIZE": 50,
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "webapp.api.problems.exception_handler",
+    "TEST_REQUEST_DEFAULT_FORMAT": "json",
+    "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
+    "STRICT_JSON": True,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Counterflow",
+    "DESCRIPTION": "Schedules the post-training of language models: compute for data, data for compute.",
+    "VERSION": "1.0.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+    "COMPONENT_SPLIT_REQUEST": True,
+    "SCHEMA_PATH_PREFIX": r"/api/v[0-9]+",
+    "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
+}
+
+# Static files: ours from static/, third-party ones straight from the installed packages ----------------------------
+STATIC_URL = "/static/"
+STATIC_ROOT = VAR_DIR / "staticfiles"
+STATIC_ROOT.mkdir(exist_ok=True)  # WhiteNoise warns of a missing one, though finders serve everything
+STATICFILES_DIRS = [BASE_DIR / "static", ("vendor/plotly", package_dir("plotly") / "package_data")]
+# Without `collectstatic` WhiteNoise serves what the finders find; a server behind a proxy may collect and hash them.
+STATIC_COLLECTED = env.bool("COUNTERFLOW_STATIC_COLLECTED", default=False)
+WHITENOISE_USE_FINDERS = not STATIC_COLLECTED
+WHITENOISE_AUTOREFRESH = DEBUG
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {
+        "BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"
+        if STATIC_COLLECTED
+        else "django.contrib.staticfiles.storage.StaticFilesStorage"
+    },
+}
+
+# Language and time -------------------------------------------------------------------------------------------------
+LANGUAGE_CODE = "en"
+USE_I18N = True
+USE_TZ = True
+TIME_ZONE = "UTC"
+
+# Operations --------------------------------------------------------------------------------------------------------
+LOG_FORMAT = env.str("COUNTERFLOW_LOG_FORMAT", default="console")
+LOG_LEVEL = env.str("COUNTERFLOW_LOG_LEVEL", default="INFO")
+LOGGING_CONFIG = "webapp.logging.configure"
+LOGGING = logging_config(format=LOG_FORMAT, level=LOG_LEVEL)
+METRICS_TOKEN = env.str("COUNTERFLOW_METRICS_TOKEN", default="")
+HEARTBEAT_MAX_AGE_S = 60
+DISK_FREE_MIN_BYTES = env.int("COUNTERFLOW_DISK_FREE_MIN_MIB", default=200) * 2**20

@@ -1,0 +1,34 @@
+"""What the clock does and how often. Beat keeps no file: its schedule is this dictionary, its memory is the database."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Tick:
+    """One periodic task: the Celery task's name, its period and the queue that carries it."""
+
+    task: str
+    period_s: int
+    queue: str = "clock"
+
+
+SCHEDULE: dict[str, Tick] = {
+    "heartbeat_control": Tick("workers.heartbeat.beat", 10, "control"),
+    "heartbeat_urgent": Tick("workers.heartbeat.beat", 10, "urgent"),
+    "heartbeat_clock": Tick("workers.heartbeat.beat", 10, "clock"),
+    "prune_periodic_runs": Tick("workers.heartbeat.prune_periodic_runs", 3600),
+}
+
+
+def beat_schedule() -> dict[str, dict[str, Any]]:
+    """Celery's form. A tick that could not run within its period expires: the next one is as good."""
+    return {
+        name: {
+            "task": tick.task,
+            "schedule": float(tick.period_s),
+            "kwargs": {"queue": tick.queue} if tick.task == "workers.heartbeat.beat" else {},
+            "options": {"queue": tick.queue, "expires": float(tick.period_s)},
+        }
+        for name, tick in SCHEDULE.items()
+    }

@@ -1,0 +1,62 @@
+"""The Celery application: the control plane. `celery -A workers.celery_app worker -Q control`.
+
+A message carries an id and nothing else; every task finds its row, claims it and may be delivered any number of times.
+"""
+
+import os
+from importlib.util import find_spec
+from typing import Any
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
+
+from celery import Celery, signals  # noqa: E402
+from django.conf import settings  # noqa: E402
+from kombu import Queue  # noqa: E402
+
+from workers.beat import beat_schedule  # noqa: E402
+from workers.broker_urls import celery_url  # noqa: E402
+
+TASK_MODULES = ("workers.heartbeat", "workers.clock", "workers.execute", "workers.augment", "workers.market")
+QUEUES = ("control", "urgent", "clock")
+
+app = Celery("counterflow")
+app.conf.update(
+    broker_url=celery_url(settings.REDIS_URL),
+    broker_transport_options={
+        # Short, because a redelivered command finds its lease taken or its work done; truth is the row, not the queue.
+        "visibility_timeout": 300,
+        "global_keyprefix": "counterflow:celery:",
+        "socket_timeout": 20,
+        "socket_connect_timeout": 3,
+        "health_check_interval": 10,
+        "retry_on_timeout": True,
+    },
+    broker_connection_retry_on_startup=True,
+    broker_connection_max_retries=None,
+    broker_connection_timeout=3,
+    result_backend=None,
+    task_ignore_result=True,
+    task_serializer="json",
+    accept_content=["json"],
+    task_acks_late=True,
+    task_reject_on_worker_lost=True,
+    worker_prefetch_multiplier=1,
+    worker_hijack_root_logger=False,
+    worker_redirect_stdouts=False,
+    worker_cancel_long_running_tasks_on_connection_loss=False,
+    task_queues=[Queue(name, routing_key=name) for name in QUEUES],
+    task_default_queue="control",
+    task_default_routing_key="control",
+    task_create_missing_queues=False,
+    task_soft_time_limit=1500,
+    task_time_limit=1560,
+    enable_utc=True,
+    timezone="UTC",
+    beat_schedule=beat_schedule(),
+    imports=tuple(name for name in TASK_MODULES if find_spec(name)),
+)
+
+
+@signals.setup_logging.connect
+def keep_our_logging(**_: Any) -> None:
+    """Having a receiver keeps Celery from replacing the logging that the settings configured."""

@@ -1,0 +1,36 @@
+"""The Dramatiq broker: the data plane. `dramatiq workers.dramatiq_app --processes 1 --threads 2`.
+
+Batches of augmentation jobs and outgoing notifications. Each batch is a row with a state; a message only names it.
+"""
+
+import os
+from importlib import import_module
+from importlib.util import find_spec
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
+
+import django  # noqa: E402
+import dramatiq  # noqa: E402
+from django.apps import apps  # noqa: E402
+from django.conf import settings  # noqa: E402
+from dramatiq import Broker  # noqa: E402
+from dramatiq.brokers.redis import RedisBroker  # noqa: E402
+from dramatiq.brokers.stub import StubBroker  # noqa: E402
+
+ACTOR_MODULES = ("workers.batches", "workers.notify")
+QUEUES = ("high", "normal", "low")
+
+if not apps.ready and not apps.loading:
+    django.setup()
+
+broker: Broker
+if settings.REDIS_URL.startswith("memory:"):  # under pytest without a server: messages stay in this process
+    broker = StubBroker()
+else:
+    broker = RedisBroker(url=settings.REDIS_URL, namespace="counterflow:dramatiq")
+dramatiq.set_broker(broker)
+for queue in QUEUES:
+    broker.declare_queue(queue)
+for module in ACTOR_MODULES:
+    if find_spec(module):
+        import_module(module)
