@@ -1,0 +1,47 @@
+"""The domain's tables. Import models from here; write them only through `jobs/services/`."""
+
+from jobs.models.augmentations import Augmentation, AugmentationBatch
+from jobs.models.commands import Command, Directive
+from jobs.models.datasets import Dataset, Shard, ShardRevision
+from jobs.models.decisions import AUTONOMY, Approval, Decision, Rule
+from jobs.models.events import Event
+from jobs.models.instances import Instance
+from jobs.models.jobs import Attempt, Job, JobShard, Worker
+from jobs.models.operations import Heartbeat, IdempotencyKey, PeriodicRun, Upload
+from jobs.models.reports import Report, ShardCell, SignalState, WorkerCell
+from jobs.models.snapshots import Snapshot
+from jobs.models.teams import ROLES, SCOPES, ApiToken, Member, Team
+
+__all__ = [
+    "AUTONOMY",
+    "ROLES",
+    "SCOPES",
+    "ApiToken",
+    "Approval",
+    "Attempt",
+    "Augmentation",
+    "AugmentationBatch",
+    "Command",
+    "Dataset",
+    "Decision",
+    "Directive",
+    "Event",
+    "Heartbeat",
+    "IdempotencyKey",
+    "Instance",
+    "Job",
+    "JobShard",
+    "Member",
+    "PeriodicRun",
+    "Report",
+    "Rule",
+    "Shard",
+    "ShardCell",
+    "ShardRevision",
+    "SignalState",
+    "Snapshot",
+    "Team",
+    "Upload",
+    "Worker",
+    "WorkerCell",
+]

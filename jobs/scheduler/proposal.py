@@ -1,0 +1,52 @@
+"""What a rule hands back: a proposal with its evidence, its expected effect and its price. Pure data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Effect:
+    """An expected change with its 80 % interval. `unit` is part of the name of the quantity: loss in nats per token, usd, s."""
+
+    expected: float
+    low: float
+    high: float
+
+    def as_json(self) -> dict[str, float]:
+        return {"expected": self.expected, "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """One change that a rule would make.
+
+    `subject` names what it is about (`shard:neuro_002`); a rule has one standing proposal per subject. `allowed` maps an
+    argument to the range or list of values an approver may choose from: `{"count": {"min": 10, "max": 1000}}`, `{"method": ["a", "b"]}`.
+    """
+
+    rule: str
+    kind: str
+    subject: str
+    sentence: str
+    args: dict[str, Any]
+    evidence: dict[str, Any]
+    delta_loss: Effect | None = None
+    delta_cost_usd: Effect | None = None
+    delta_eta_s: Effect | None = None
+    confidence: float = 0.5
+    price_usd: float = 0.0
+    waiting_usd_per_hour: float = 0.0
+    expires_after_s: float = 3600.0
+    direction: str = "backward"
+    allowed: dict[str, Any] = field(default_factory=dict)
+
+    def expected_json(self) -> dict[str, Any]:
+        """The expected effect as stored with the decision."""
+        out: dict[str, Any] = {"confidence": self.confidence}
+        for name in ("delta_loss", "delta_cost_usd", "delta_eta_s"):
+            effect: Effect | None = getattr(self, name)
+            if effect is not None:
+                out[name] = effect.as_json()
+        return out

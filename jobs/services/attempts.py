@@ -1,0 +1,148 @@
+"""Attempts: opened with a fencing token, started and ended by the trainer's word or by the watch."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Max
+
+from jobs.errors import StaleWrite, Superseded
+from jobs.models import Attempt, Job, Snapshot, Worker
+from jobs.services.directives import directives_expire
+from jobs.services.events import SYSTEM, TRAINER, Actor
+from jobs.services.jobs import job_end
+from jobs.services.tokens import token_create, token_revoke
+from jobs.services.transitions import state_move
+from jobs.states import ATTEMPT_LIVE
+
+MAX_ATTEMPTS = 5  # failed attempts after which a job is given up
+TOKEN_LIFE = dt.timedelta(days=30)
+
+
+@transaction.atomic
+def attempt_open(
+    *, job: Job, num_workers: int, now: dt.datetime, resumed_from: Snapshot | None = None
+) -> tuple[Attempt, str]:
+    """The next attempt of a job and the secret of its ingest token. Older attempts may write no more from here on."""
+    last = job.attempts.aggregate(m=Max("fence"))["m"] or 0
+    attempt = Attempt.objects.create(
+        job=job,
+        fence=last + 1,
+        world_size=num_workers,
+        status="starting",
+        resumed_from=resumed_from,
+        start_step=resumed_from.step if resumed_from else 0,
+        created_at=now,
+        status_at=now,
+    )
+    _, secret = token_create(
+        team=job.team, name=f"attempt {attempt.fence} of {job.name}", scopes=["ingest"], now=now, attempt=attempt,
+        expires_at=now + TOKEN_LIFE,
+    )  # fmt: skip
+    return attempt, secret
+
+
+def attempt_must_write(*, attempt: Attempt) -> None:
+    """Raise `Superseded` if a newer attempt of the job exists."""
+    newest = Attempt.objects.filter(job_id=attempt.job_id).aggregate(m=Max("fence"))["m"]
+    if newest != attempt.fence:
+        raise Superseded(f"Attempt {attempt.fence} has been followed by attempt {newest}; stop.", newest=newest)
+
+
+def attempt_start(*, attempt: Attempt, now: dt.datetime, hello: dict[str, Any]) -> Attempt:
+    """The trainer's process group stands. Harmless to repeat."""
+    attempt_must_write(attempt=attempt)
+    fields = {
+        "world_size": hello["world_size"],
+        "start_step": hello["start_step"],
+        "planned_steps": hello.get("planned_steps"),
+        "capabilities": hello.get("capabilities", []),
+        "versions": hello.get("versions", {}),
+        "heartbeat_at": now,
+    }
+    if attempt.status != "starting":
+        Attempt.objects.filter(pk=attempt.pk).update(heartbeat_at=now)
+        return attempt
+    with transaction.atomic():
+        state_move(
+            attempt, "running", now=now, actor=TRAINER, running_at=now, text=f"{attempt} runs on {fields['world_size']} workers.",
+            **fields,
+        )  # fmt: skip
+        if attempt.resumed_from is not None and hello.get("loaded_digest"):
+            Snapshot.objects.filter(pk=attempt.resumed_from_id).update(loaded_digest=hello["loaded_digest"])
+        Worker.objects.bulk_create(
+            [Worker(attempt=attempt, rank=rank, host=hello.get("host", "")) for rank in range(fields["world_size"])],
+            ignore_conflicts=True,
+        )
+        job = attempt.job
+        if job.status in ("queued", "recovering"):
+            extra = {} if job.started_at else {"started_at": now}
+            state_move(job, "running", now=now, actor=TRAINER, text=f"{job.name} runs.", **extra)
+    return attempt
+
+
+def attempt_finish(
+    *, attempt: Attempt, now: dt.datetime, outcome: str, word: dict[str, Any], actor: Actor = TRAINER
+) -> None:
+    """The attempt is over: by its own last word, its completion marker, or the watch. Harmless to repeat.
+
+    `outcome` is done, resized, preempted, stopped or failed; `word` may hold step, exit_code, failure_class, message, totals.
+    """
+    attempt.refresh_from_db()
+    if attempt.status not in ATTEMPT_LIVE:
+        return
+    to = {"done": "done", "resized": "resized", "preempted": "preempted", "stopped": "done"}.get(outcome, "failed")
+    try:
+        with transaction.atomic():
+            state_move(
+                attempt, to, now=now, actor=actor, ended_at=now, exit_code=word.get("exit_code"),
+                detail=word.get("message") or "", totals=word.get("totals") or {},
+                text=f"{attempt} {outcome}" + (f": {word['message']}" if word.get("message") else "."),
+            )  # fmt: skip
+            directives_expire(attempt=attempt, now=now)
+            for token in attempt.tokens.filter(revoked_at=None):
+                # A spool may still be replayed: the token lives on for a day.
+                type(token).objects.filter(pk=token.pk).update(expires_at=now + dt.timedelta(days=1))
+            _settle_job(attempt, outcome, word, now)
+    except StaleWrite:
+        return  # the watch and the trainer said it in the same moment
+
+
+def _settle_job(attempt: Attempt, outcome: str, word: dict[str, Any], now: dt.datetime) -> None:
+    job = Job.objects.get(pk=attempt.job_id)
+    if job.status not in ("queued", "running", "paused", "recovering"):
+        return
+    if outcome == "done":
+        job_end(job=job, to="succeeded", now=now)
+    elif outcome == "stopped":
+        job_end(job=job, to="cancelled", now=now, message=word.get("message") or "Stopped by directive.")
+    elif outcome == "failed" and not _worth_retrying(job, word):
+        failure_class = word.get("failure_class") or "controller"
+        job_end(job=job, to="failed", now=now, failure_class=failure_class, message=word.get("message") or "")
+    else:
+        _recover(job, now)
+
+
+def _worth_retrying(job: Job, word: dict[str, Any]) -> bool:
+    if word.get("failure_class") in ("user_error", "precheck", "diverged"):
+        return False
+    return job.attempts.filter(status="failed").count() < MAX_ATTEMPTS
+
+
+def _recover(job: Job, now: dt.datetime) -> None:
+    from jobs.services.commands import command_issue
+
+    if job.status == "paused":
+        state_move(job, "running", now=now, actor=SYSTEM, text=f"{job.name} lost its held attempt.")
+    if job.status == "running":
+        state_move(job, "recovering", now=now, text=f"{job.name} recovers from the loss of an attempt.")
+    number = job.attempts.count() + 1
+    command_issue(job=job, kind="launch", key=f"launch:{job.uuid}:{number}", now=now, queue="urgent")
+
+
+def attempt_revoke_tokens(*, attempt: Attempt, now: dt.datetime) -> None:
+    """End the ingest tokens of an attempt at once."""
+    for token in attempt.tokens.filter(revoked_at=None):
+        token_revoke(token=token, now=now)

@@ -1,0 +1,176 @@
+"""Decisions: proposed once per subject, answered once, carried out once, measured afterwards."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+from django.db import IntegrityError, transaction
+from django.db.models import F
+
+from jobs.errors import StaleWrite
+from jobs.models import Decision, Job, Team
+from jobs.scheduler.autonomy import autonomy_verdict
+from jobs.scheduler.proposal import Proposal
+from jobs.services.events import SYSTEM, Actor, event_append
+from jobs.services.rules import rule_for, rule_usage
+from jobs.services.transitions import state_move
+from jobs.states import JOB_OVER
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+
+def decision_propose(
+    *,
+    job: Job,
+    proposal: Proposal,
+    now: dt.datetime,
+    situation: dict[str, Any] | None = None,
+    requested_by: User | None = None,
+) -> Decision | None:
+    """Store a proposal; a standing one of the same rule and subject is superseded, unless it says the same.
+
+    Under a rule that allows it the decision is approved in the same transaction. Returns None when the kind is off or an equal
+    proposal stands already.
+    """
+    rule = rule_for(job=job, kind=proposal.kind)
+    verdict = autonomy_verdict(
+        autonomy=rule.autonomy,
+        limits=rule.limits,
+        usage=rule_usage(rule=rule, job=job, now=now),
+        price_usd=proposal.price_usd,
+        num_samples=int(proposal.args.get("count", 0)),
+        confidence=proposal.confidence,
+        default_answer=rule.default_answer,
+        default_after_s=rule.default_after_s,
+    )
+    if verdict.answer == "drop" and requested_by is None:
+        return None
+    try:
+        with transaction.atomic():
+            standing = _standing(job, proposal)
+            if standing is not None and standing.args == proposal.args:
+                return None
+            if standing is not None:
+                state_move(standing, "superseded", now=now, text=f"{standing} gave way to a newer proposal.")
+            decision = _store(job, proposal, now, situation or {}, rule.autonomy, verdict.reason, requested_by)
+            if verdict.default_after_s is not None:
+                decision.default_answer = verdict.default_answer
+                decision.default_at = now + dt.timedelta(seconds=verdict.default_after_s)
+                decision.save(update_fields=["default_answer", "default_at"])
+            if verdict.answer == "approve":
+                _approve_by_rule(decision, rule.kind, verdict.reason, now)
+    except IntegrityError:
+        return None  # another evaluation of the same job stored its proposal first
+    return decision
+
+
+def _standing(job: Job, proposal: Proposal) -> Decision | None:
+    return Decision.objects.filter(job=job, rule=proposal.rule, subject=proposal.subject, status="proposed").first()
+
+
+def _store(
+    job: Job,
+    proposal: Proposal,
+    now: dt.datetime,
+    situation: dict[str, Any],
+    autonomy: str,
+    autonomy_reason: str,
+    requested_by: User | None,
+) -> Decision:
+    Team.objects.filter(pk=job.team_id).update(last_decision_number=F("last_decision_number") + 1)
+    number = Team.objects.values_list("last_decision_number", flat=True).get(pk=job.team_id)
+    decision = Decision.objects.create(
+        team=job.team,
+        job=job,
+        number=number,
+        kind=proposal.kind,
+        direction=proposal.direction,
+        rule=proposal.rule,
+        subject=proposal.subject,
+        sentence=proposal.sentence,
+        args=proposal.args,
+        allowed=proposal.allowed,
+        evidence=proposal.evidence,
+        expected=proposal.expected_json(),
+        price_usd=str(round(proposal.price_usd, 4)),
+        waiting_usd_per_hour=str(round(proposal.waiting_usd_per_hour, 4)),
+        situation=situation,
+        status="proposed",
+        created_at=now,
+        status_at=now,
+        expires_at=now + dt.timedelta(seconds=proposal.expires_after_s),
+        autonomy=autonomy,
+        autonomy_reason=autonomy_reason,
+        requested_by=requested_by,
+    )
+    event_append(
+        team=job.team,
+        job=job,
+        kind="decision.proposed",
+        subject=decision,
+        now=now,
+        actor=Actor.person(requested_by) if requested_by else Actor.rule(proposal.rule),
+        text=f"{decision}: {proposal.sentence}",
+    )
+    return decision
+
+
+def _approve_by_rule(decision: Decision, kind: str, reason: str, now: dt.datetime) -> None:
+    from jobs.services.approvals import decision_approve
+
+    decision_approve(decision=decision, now=now, by_rule=kind, reason=reason)
+
+
+def decision_executing(*, decision: Decision, now: dt.datetime) -> None:
+    """Its command has been claimed. Harmless to repeat."""
+    if decision.status == "approved":
+        state_move(decision, "executing", now=now, executed_at=now, text=f"{decision} is being carried out.")
+
+
+def decision_applied(*, decision: Decision, step: int, now: dt.datetime) -> None:
+    """The trainer works under it since `step`."""
+    decision.refresh_from_db()
+    if decision.status == "approved":
+        decision_executing(decision=decision, now=now)
+    if decision.status == "executing":
+        state_move(decision, "succeeded", now=now, applied_step=step, text=f"{decision} in force since step {step}.")
+
+
+def decision_failed(*, decision: Decision, now: dt.datetime, error: str) -> None:
+    """It could not be carried out. Harmless if it is over already."""
+    decision.refresh_from_db()
+    if decision.status in ("approved", "executing"):
+        state_move(decision, "failed", now=now, failure=error, text=f"{decision} failed: {error}")
+
+
+def decisions_close(*, job: Job, now: dt.datetime, reason: str) -> None:
+    """Close what still waits for an answer when its subject has ended, and fail what was under way."""
+    for decision in job.decisions.filter(status="proposed"):
+        _expire(decision, now, reason)
+    for decision in job.decisions.filter(status__in=("approved", "executing")):
+        decision_failed(decision=decision, now=now, error=reason)
+
+
+def decisions_sweep(*, now: dt.datetime) -> int:
+    """Expire what nobody answered in time, and answer by default where silence counts. Returns how many were closed."""
+    from jobs.services.approvals import decision_answer_by_default
+
+    closed = 0
+    for decision in Decision.objects.filter(status="proposed", default_at__lte=now).exclude(default_answer=""):
+        decision_answer_by_default(decision=decision, now=now)
+        closed += 1
+    for decision in Decision.objects.filter(status="proposed", expires_at__lte=now):
+        closed += _expire(decision, now, "Nobody answered in time.")
+    for decision in Decision.objects.filter(status="proposed", job__status__in=JOB_OVER):
+        closed += _expire(decision, now, "The job has ended.")
+    return closed
+
+
+def _expire(decision: Decision, now: dt.datetime, reason: str) -> int:
+    try:
+        state_move(decision, "expired", now=now, actor=SYSTEM, text=f"{decision} expired: {reason}", failure=reason)
+    except StaleWrite:
+        return 0  # answered in the same moment
+    return 1

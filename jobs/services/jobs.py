@@ -1,0 +1,253 @@
+"""Jobs: created, submitted, held, ended."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+from django.db import transaction
+
+from jobs.errors import Conflict, Invalid, StaleWrite
+from jobs.models import Dataset, Job, JobShard
+from jobs.services.commands import command_issue
+from jobs.services.decisions import decisions_close
+from jobs.services.events import SYSTEM, Actor, event_append
+from jobs.services.transitions import state_move
+from jobs.states import JOB_OVER
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+BACKENDS = ("local",)
+TRAINING_DEFAULTS: dict[str, Any] = {
+    "global_batch": 16,
+    "micro_batch": 8,
+    "lr": 1e-3,
+    "seq_len": 128,
+    "seed": 1,
+    "lora": False,
+    "export_every": 100,
+}
+# Name -> (lowest, highest, whole number).
+TRAINING_RANGES: dict[str, tuple[float, float, bool]] = {
+    "global_batch": (1, 1_000_000, True),
+    "micro_batch": (1, 100_000, True),
+    "lr": (1e-9, 10.0, False),
+    "seq_len": (8, 1_048_576, True),
+    "seed": (0, 2**63 - 1, True),
+    "export_every": (1, 10_000_000, True),
+}
+
+
+def training_checked(training: dict[str, Any]) -> dict[str, Any]:
+    """Training settings with defaults filled in. Raises `Invalid` naming each bad one."""
+    errors: dict[str, list[str]] = {}
+    for name, value in training.items():
+        if name == "lora":
+            if not isinstance(value, bool):
+                errors[name] = ["true or false."]
+        elif name not in TRAINING_RANGES:
+            errors[name] = [f"Unknown. Known: {', '.join(TRAINING_DEFAULTS)}."]
+        else:
+            low, high, whole = TRAINING_RANGES[name]
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not low <= value <= high or (whole and value != int(value)):
+                errors[name] = [f"A {'whole ' if whole else ''}number from {low:g} to {high:g}."]
+    if errors:
+        raise Invalid("The training settings cannot be used.", fields={f"training.{k}": v for k, v in errors.items()})
+    return {**TRAINING_DEFAULTS, **training}
+
+
+@transaction.atomic
+def job_create(
+    *,
+    dataset: Dataset,
+    name: str,
+    model: str,
+    goal_steps: int,
+    now: dt.datetime,
+    user: User | None = None,
+    deadline: dt.datetime | None = None,
+    budget_usd: Any = None,
+    priority: int = 0,
+    backend: str = "local",
+    num_workers: int = 1,
+    goal_loss: float | None = None,
+    training: dict[str, Any] | None = None,
+    weights: dict[str, float] | None = None,
+    config: dict[str, Any] | None = None,
+) -> Job:
+    """A draft. Each shard enters with its newest revision; `weights` (by shard key) overrides the dataset's weights."""
+    settings = training_checked(training or {})
+    _check_job(name, model, goal_steps, num_workers, backend, deadline, now, settings)
+    job = Job.objects.create(
+        team=dataset.team,
+        dataset=dataset,
+        name=name.strip(),
+        model=model.strip(),
+        goal_steps=goal_steps,
+        goal_loss=goal_loss,
+        deadline=deadline,
+        budget_usd=budget_usd,
+        priority=priority,
+        backend=backend,
+        num_workers=num_workers,
+        training=settings,
+        config=config or {},
+        created_by=user,
+        status="draft",
+        created_at=now,
+        status_at=now,
+    )
+    _take_shards(job, weights or {})
+    actor = Actor.person(user) if user else SYSTEM
+    event_append(
+        team=job.team, job=job, kind="job.created", subject=job, now=now, actor=actor, text=f"Job {job.name} created."
+    )
+    return job
+
+
+def _check_job(
+    name: str,
+    model: str,
+    goal_steps: int,
+    num_workers: int,
+    backend: str,
+    deadline: dt.datetime | None,
+    now: dt.datetime,
+    training: dict[str, Any],
+) -> None:
+    errors: dict[str, list[str]] = {}
+    if not name.strip():
+        errors["name"] = ["Give the job a name."]
+    if not model.strip():
+        errors["model"] = ["Name a model: a path, a hub id, or tiny:4m."]
+    if not 1 <= goal_steps <= 100_000_000:
+        errors["goal_steps"] = ["From 1 to 100,000,000 steps."]
+    if not 1 <= num_workers <= 4096:
+        errors["num_workers"] = ["From 1 to 4,096 workers."]
+    elif training["global_batch"] < num_workers:
+        errors["num_workers"] = [f"At most one worker per sample: the global batch has {training['global_batch']}."]
+    if backend not in BACKENDS:
+        errors["backend"] = [f"One of {', '.join(BACKENDS)}."]
+    if deadline is not None and deadline <= now:
+        errors["deadline"] = ["The deadline has passed already."]
+    if errors:
+        raise Invalid("The job cannot be accepted.", fields=errors)
+
+
+def _take_shards(job: Job, weights: dict[str, float]) -> None:
+    shards = list(job.dataset.shards.order_by("category", "key").prefetch_related("revisions"))
+    unknown = sorted(set(weights) - {s.key for s in shards})
+    bad = sorted(k for k, w in weights.items() if not isinstance(w, int | float) or not 0 <= w <= 1e6)
+    if unknown or bad:
+        raise Invalid(
+            "The weights do not fit the dataset.",
+            fields={"weights": [f"Unknown: {', '.join(unknown)}." if unknown else f"From 0: {', '.join(bad)}."]},
+        )
+    rows = []
+    for shard in shards:
+        newest = max(shard.revisions.all(), key=lambda r: r.number, default=None)
+        if newest is None:
+            continue
+        rows.append(
+            JobShard(
+                job=job,
+                shard=shard,
+                revision=newest,
+                index=len(rows),
+                weight=weights.get(shard.key, shard.weight),
+                hardness_score=shard.hardness_score,
+            )
+        )
+    if not rows:
+        raise Invalid(
+            f"Dataset {job.dataset.name} holds no samples yet.",
+            fields={"dataset": ["Upload at least one shard first."]},
+        )
+    if not any(row.weight > 0 for row in rows):
+        raise Invalid("Every shard has weight 0.", fields={"weights": ["Give at least one shard a positive weight."]})
+    JobShard.objects.bulk_create(rows)
+
+
+def job_submit(*, job: Job, now: dt.datetime, actor: Actor = SYSTEM) -> Job:
+    """Queue a draft and order its launch."""
+    with transaction.atomic():
+        state_move(job, "queued", now=now, actor=actor, submitted_at=now, text=f"{job.name} submitted.")
+        command_issue(job=job, kind="launch", key=f"launch:{job.uuid}:1", now=now, actor=actor)
+    return job
+
+
+def job_cancel(*, job: Job, now: dt.datetime, actor: Actor, reason: str = "") -> Job:
+    """End a job. Its processes are stopped by a command; quota is free when they have gone."""
+    if job.status in JOB_OVER:
+        raise Conflict(f"{job.name} is already {job.status}.", status=job.status)
+    job_end(job=job, to="cancelled", now=now, actor=actor, message=reason)
+    return job
+
+
+def job_pause(*, job: Job, now: dt.datetime, actor: Actor) -> Job:
+    """Hold the trainer at its next control point."""
+    with transaction.atomic():
+        state_move(job, "paused", now=now, actor=actor, text=f"{job.name} paused.")
+        _direct(job, "pause", now)
+    return job
+
+
+def job_resume(*, job: Job, now: dt.datetime, actor: Actor) -> Job:
+    """Let a held trainer go on."""
+    if job.status != "paused":
+        raise Conflict(f"{job.name} is {job.status}, not paused.", status=job.status)
+    with transaction.atomic():
+        state_move(job, "running", now=now, actor=actor, text=f"{job.name} resumed.")
+        _direct(job, "resume", now)
+    return job
+
+
+def _direct(job: Job, action: str, now: dt.datetime) -> None:
+    from jobs.services.directives import directive_issue
+
+    attempt = job.attempts.order_by("-fence").first()
+    if attempt is None:
+        raise Conflict(f"{job.name} has no running attempt.")
+    directive_issue(attempt=attempt, action=action, args={}, now=now)
+
+
+def job_end(
+    *,
+    job: Job,
+    to: str,
+    now: dt.datetime,
+    actor: Actor = SYSTEM,
+    failure_class: str = "",
+    message: str = "",
+) -> None:
+    """Move a job to its last state, close its open decisions, order the stop of what still runs, and order its report."""
+    try:
+        with transaction.atomic():
+            state_move(
+                job,
+                to,
+                now=now,
+                actor=actor,
+                ended_at=now,
+                failure_class=failure_class,
+                failure_message=message,
+                text=f"{job.name} {to}" + (f": {message}" if message else "."),
+            )
+            decisions_close(job=job, now=now, reason=f"The job is {to}.")
+            live = job.attempts.filter(status__in=("starting", "running")).order_by("-fence").first()
+            if live is not None:
+                command_issue(
+                    job=job,
+                    kind="stop",
+                    key=f"stop:{live.uuid}",
+                    args={"attempt": str(live.uuid)},
+                    queue="urgent",
+                    now=now,
+                )
+            command_issue(job=job, kind="write_report", key=f"report:{job.uuid}", now=now)
+    except StaleWrite:
+        job.refresh_from_db()
+        if job.status not in JOB_OVER:
+            raise

@@ -1,0 +1,83 @@
+"""Rules: what may be automated, and what they have used of their limits."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Sum
+
+from jobs.errors import Invalid
+from jobs.models import AUTONOMY, ROLES, Augmentation, Decision, Job, Rule, Team
+from jobs.scheduler.autonomy import Usage
+from jobs.services.events import Actor, event_append
+
+KINDS = ("augment_shard", "pause_shard", "resume_shard", "reweight_shards")
+LIMITS = ("max_usd", "max_usd_per_day", "max_samples_per_day", "max_per_hour", "min_confidence")
+
+
+def rule_for(*, job: Job, kind: str) -> Rule:
+    """The narrowest rule in force: the job's, else the team's, else an unsaved `ask`."""
+    rules = {r.job_id: r for r in Rule.objects.filter(team=job.team, kind=kind, enabled=True, job_id__in=[job.pk])}
+    if job.pk in rules:
+        return rules[job.pk]
+    return Rule.objects.filter(team=job.team, kind=kind, enabled=True, job=None).first() or Rule(
+        team=job.team, kind=kind, autonomy="ask"
+    )
+
+
+def rule_usage(*, rule: Rule, job: Job, now: dt.datetime) -> Usage:
+    """What automatic approvals under `rule` have used: today in the team's (or job's) decisions of that kind."""
+    scope = {"job": job} if rule.job_id else {"team": job.team}
+    day = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    mine = Decision.objects.filter(kind=rule.kind, approvals__by_rule__gt="", **scope)
+    today = mine.filter(approvals__created_at__gte=day)
+    return Usage(
+        usd_today=float(today.aggregate(s=Sum("price_usd"))["s"] or 0),
+        samples_today=Augmentation.objects.filter(decision__in=today).aggregate(s=Sum("num_wanted"))["s"] or 0,
+        num_last_hour=mine.filter(approvals__created_at__gte=now - dt.timedelta(hours=1)).count(),
+    )
+
+
+@transaction.atomic
+def rule_set(
+    *,
+    team: Team,
+    kind: str,
+    autonomy: str,
+    now: dt.datetime,
+    actor: Actor,
+    job: Job | None = None,
+    limits: dict[str, Any] | None = None,
+    **fields: Any,
+) -> Rule:
+    """Create or change the rule for a kind of decision, team-wide or for one job."""
+    limits = limits or {}
+    if autonomy not in AUTONOMY:
+        raise Invalid(f"Unknown autonomy {autonomy!r}.", fields={"autonomy": [f"One of {', '.join(AUTONOMY)}."]})
+    if kind not in KINDS:
+        raise Invalid(f"Unknown kind {kind!r}.", fields={"kind": [f"One of {', '.join(KINDS)}."]})
+    for name, value in limits.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12
+        if name not in LIMITS or not number:
+            raise Invalid(f"Bad limit {name}.", fields={"limits": [f"Numbers from 0 for any of {', '.join(LIMITS)}."]})
+    if fields.get("min_role", "operator") not in ROLES:
+        raise Invalid("Unknown role.", fields={"min_role": [f"One of {', '.join(ROLES)}."]})
+    rule, _ = Rule.objects.update_or_create(
+        team=team,
+        job=job,
+        kind=kind,
+        defaults={"autonomy": autonomy, "limits": limits, "updated_by": actor.user, **fields},
+    )
+    event_append(
+        team=team,
+        job=job,
+        kind="rule.set",
+        subject=rule,
+        now=now,
+        actor=actor,
+        text=f"{kind}: {autonomy}.",
+        data={"autonomy": autonomy, "limits": limits},
+    )
+    return rule

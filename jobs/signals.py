@@ -1,0 +1,10 @@
+"""The two notices that leave the domain, always after commit. Receivers are best effort: rows are the truth.
+
+`changed`: kwargs `team_id`, `job_id` (or None), `kind`, `subject_type`, `subject_uuid`, `event_id`. Heard by `webapp/live/`.
+`command_issued`: kwargs `command_id`, `queue`. Heard by `workers/doorbell.py`.
+"""
+
+from django.dispatch import Signal
+
+changed = Signal()
+command_issued = Signal()
