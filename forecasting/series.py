@@ -68,7 +68,7 @@ class Series:
         )
 
     def slots(self, slot_s: float) -> Series:
-        """Cut into slots of ``slot_s`` seconds from the first tick; returns a series with S = floor(K gap / slot) ticks.
+        """Cut into slots of ``slot_s`` seconds from the first tick: S = floor(K gap / slot) of them.
 
         A slot takes the minimum availability over every tick it overlaps and the price in force at its start; an
         incomplete tail is dropped. Slots need not be a multiple of the tick, and may be shorter than it.
@@ -89,7 +89,9 @@ class Series:
 
     def to_json(self) -> str:
         """The JSON trace format that :func:`load_trace` reads, with the price and the clock where they are known."""
-        document: dict[str, object] = {"metadata": {"gap_seconds": self.gap_s, "start_s": self.start_s, "name": self.name}}
+        document: dict[str, object] = {
+            "metadata": {"gap_seconds": self.gap_s, "start_s": self.start_s, "name": self.name}
+        }
         if self.availability is not None:
             document["data"] = self.availability.tolist()
         if self.price is not None:
@@ -117,7 +119,7 @@ def load_trace(path: str | os.PathLike[str], key: str | None = None) -> Series:
 
 
 def load_traces(path: str | os.PathLike[str]) -> dict[str, Series]:
-    """Every series of a trace file by its key. Raises ValueError for an unknown format or a file without usable rows."""
+    """Every series of a trace file by its key. Raises ValueError for an unknown format or no usable rows."""
     from forecasting.feeds.detect import read_traces  # the feeds build Series, so they import this module
 
     return read_traces(Path(path))
@@ -181,6 +183,6 @@ def _checked(name: str, label: str, values: object, dtype: type) -> np.ndarray:
         raise ValueError(f"{name}: {label} has negative values; import it through forecasting.feeds")
     if dtype is np.int64 and (as_float != np.floor(as_float)).any():
         raise ValueError(f"{name}: {label} must be whole numbers")
-    checked = as_float.astype(dtype)
+    checked: np.ndarray = as_float.astype(dtype)
     checked.setflags(write=False)
     return checked
