@@ -10,7 +10,7 @@ def main() -> None:
     try:
         from django.core.management import execute_from_command_line
     except ImportError as error:
-        raise SystemExit(f"Django is not installed for {sys.executable}; run `make up` or `make test` first ({error})")
+        raise SystemExit(f"Django is not installed for {sys.executable}; run `make up` or `make test` first") from error
     execute_from_command_line(sys.argv)
 
 

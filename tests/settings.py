@@ -13,8 +13,8 @@ if "COUNTERFLOW_VAR_DIR" not in os.environ:
     os.environ["COUNTERFLOW_VAR_DIR"] = _folder
     atexit.register(shutil.rmtree, _folder, ignore_errors=True)
 
-from webapp.settings import *  # noqa: E402, F403
-from webapp.settings import DATABASE_IS_SQLITE, DATABASES, REDIS_IS_EMBEDDED, VAR_DIR  # noqa: E402
+from webapp.settings import *  # noqa: F403
+from webapp.settings import DATABASE_IS_SQLITE, DATABASES, REDIS_IS_EMBEDDED, VAR_DIR
 
 _run = f"{os.getpid()}"
 if DATABASE_IS_SQLITE:

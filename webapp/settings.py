@@ -21,7 +21,8 @@ BASE_URL = env.str("COUNTERFLOW_BASE_URL", default=f"http://{HOST}:{PORT}").rstr
 ALLOWED_HOSTS = env.list("COUNTERFLOW_ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]", HOST])
 CSRF_TRUSTED_ORIGINS = env.list("COUNTERFLOW_CSRF_TRUSTED_ORIGINS", default=[BASE_URL])
 HTTPS = BASE_URL.startswith("https://")
-if env.bool("COUNTERFLOW_BEHIND_PROXY", default=False):
+BEHIND_PROXY = env.bool("COUNTERFLOW_BEHIND_PROXY", default=False)
+if BEHIND_PROXY:
     # Only for servers whose proxy sets these headers itself: a client could otherwise claim to speak https.
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     USE_X_FORWARDED_HOST = True
@@ -60,6 +61,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "webapp.metrics.RequestMetricsMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",

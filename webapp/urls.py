@@ -5,9 +5,15 @@ from importlib.util import find_spec
 from django.contrib import admin
 from django.urls import include, path
 
+from webapp.health import live, ready
+from webapp.metrics import metrics
+
 urlpatterns = [
     path("accounts/", include("allauth.urls")),
     path("admin/", admin.site.urls),
+    path("health/live", live, name="health_live"),
+    path("health/ready", ready, name="health_ready"),
+    path("metrics", metrics, name="metrics"),
     path("", include("webapp.pages.urls")),
 ]
 if find_spec("webapp.api.auth"):

@@ -1,1 +1,1 @@
-"""The clock and the hands: Celery decides and drives, Dramatiq grinds. The database is the truth, the broker a doorbell."""
+"""The clock and the hands: Celery decides and drives, Dramatiq grinds. The broker is a doorbell, rows are the truth."""

@@ -6,3 +6,9 @@ from django.apps import AppConfig
 class WorkersConfig(AppConfig):
     name = "workers"
     label = "workers"
+
+    def ready(self) -> None:
+        from jobs.signals import command_issued
+        from workers.doorbell import on_command_issued
+
+        command_issued.connect(on_command_issued, dispatch_uid="doorbell")

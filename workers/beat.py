@@ -1,4 +1,4 @@
-"""What the clock does and how often. Beat keeps no file: its schedule is this dictionary, its memory is the database."""
+"""What the clock does and how often. Beat keeps no file: the schedule is this dictionary, the memory the database."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -22,13 +22,13 @@ SCHEDULE: dict[str, Tick] = {
 
 
 def beat_schedule() -> dict[str, dict[str, Any]]:
-    """Celery's form. A tick that could not run within its period expires: the next one is as good."""
+    """Celery's form. A tick that could not run within its period (at least a minute) expires: the next is as good."""
     return {
         name: {
             "task": tick.task,
             "schedule": float(tick.period_s),
             "kwargs": {"queue": tick.queue} if tick.task == "workers.heartbeat.beat" else {},
-            "options": {"queue": tick.queue, "expires": float(tick.period_s)},
+            "options": {"queue": tick.queue, "expires": float(max(tick.period_s, 60))},
         }
         for name, tick in SCHEDULE.items()
     }

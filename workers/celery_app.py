@@ -9,12 +9,12 @@ from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 
-from celery import Celery, signals  # noqa: E402
-from django.conf import settings  # noqa: E402
-from kombu import Queue  # noqa: E402
+from celery import Celery, signals
+from django.conf import settings
+from kombu import Queue
 
-from workers.beat import beat_schedule  # noqa: E402
-from workers.broker_urls import celery_url  # noqa: E402
+from workers.beat import beat_schedule
+from workers.broker_urls import celery_url
 
 TASK_MODULES = ("workers.heartbeat", "workers.clock", "workers.execute", "workers.augment", "workers.market")
 QUEUES = ("control", "urgent", "clock")

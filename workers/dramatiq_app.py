@@ -9,13 +9,13 @@ from importlib.util import find_spec
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 
-import django  # noqa: E402
-import dramatiq  # noqa: E402
-from django.apps import apps  # noqa: E402
-from django.conf import settings  # noqa: E402
-from dramatiq import Broker  # noqa: E402
-from dramatiq.brokers.redis import RedisBroker  # noqa: E402
-from dramatiq.brokers.stub import StubBroker  # noqa: E402
+import django
+import dramatiq
+from django.apps import apps
+from django.conf import settings
+from dramatiq import Broker
+from dramatiq.brokers.redis import RedisBroker
+from dramatiq.brokers.stub import StubBroker
 
 ACTOR_MODULES = ("workers.batches", "workers.notify")
 QUEUES = ("high", "normal", "low")

@@ -1,21 +1,23 @@
 """Proof that the whole way works: beat sends, the broker carries, a worker runs and writes when it did.
 
-A worker that is up but no longer consumes (it happens after a broker restart) shows as an old heartbeat and nowhere else.
+A worker that is up but no longer consumes (as after a broker restart) shows as an old heartbeat and nowhere else.
 """
 
-import time
+from django.utils import timezone
 
-import redis
-from django.conf import settings
-
+from jobs.services.operations import heartbeat_record, periodic_runs_prune
 from workers.celery_app import app
-
-HEARTBEAT_KEY = "counterflow:heartbeat"
+from workers.periodic import once_per_slot
 
 
 @app.task(name="workers.heartbeat.beat")
 def beat(queue: str) -> None:
-    """Store the time at which a worker of `queue` was seen alive, in unix seconds."""
-    client = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=3, socket_connect_timeout=3)
-    client.hset(HEARTBEAT_KEY, queue, str(time.time()))
-    client.close()
+    """Record that a worker of `queue` was reached."""
+    heartbeat_record(name=f"queue:{queue}", now=timezone.now())
+
+
+@app.task(name="workers.heartbeat.prune_periodic_runs")
+@once_per_slot("prune_periodic_runs")
+def prune_periodic_runs() -> None:
+    """Forget slots that no clock will ask for again."""
+    periodic_runs_prune(now=timezone.now())

@@ -1,0 +1,1 @@
+"""Starts every process of an installation, brings back what dies, and stops all of it cleanly."""
