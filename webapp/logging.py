@@ -17,13 +17,12 @@ Record = MutableMapping[str, Any]
 
 
 def drop_routine_requests(_: Any, __: str, record: Record) -> Record:
-    """Keep one line per request, and none for successful ones that machines send many times a second."""
+    """Keep one line per request, and none for what machines ask many times a minute."""
     if record.get("event") == "request_started":
         raise structlog.DropEvent
-    if record.get("event") == "request_finished" and record.get("code", 500) < 400:
-        words = str(record.get("request", "")).split(" ")
-        path = words[-1].split("?")[0]
-        if path.startswith(QUIET_PATHS) or path.endswith(QUIET_SUFFIXES):
+    if record.get("event") == "request_finished":
+        path = str(record.get("request", "")).split(" ")[-1].split("?")[0]
+        if path.startswith(QUIET_PATHS) or (path.endswith(QUIET_SUFFIXES) and record.get("code", 500) < 400):
             raise structlog.DropEvent
     return record
 

@@ -27,6 +27,7 @@ if BEHIND_PROXY:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     USE_X_FORWARDED_HOST = True
     USE_X_FORWARDED_PORT = True
+FORWARDED_ALLOW_IPS = env.str("COUNTERFLOW_FORWARDED_ALLOW_IPS", default="127.0.0.1")
 SESSION_COOKIE_SECURE = HTTPS
 CSRF_COOKIE_SECURE = HTTPS
 SECURE_HSTS_SECONDS = env.int("COUNTERFLOW_HSTS_SECONDS", default=0)
@@ -214,6 +215,11 @@ LANGUAGE_CODE = "en"
 USE_I18N = True
 USE_TZ = True
 TIME_ZONE = "UTC"
+
+# Processes ---------------------------------------------------------------------------------------------------------
+WEB_WORKERS = env.int("COUNTERFLOW_WEB_WORKERS", default=1)
+CONTROL_CONCURRENCY = env.int("COUNTERFLOW_CONTROL_CONCURRENCY", default=2)
+DRAMATIQ_THREADS = env.int("COUNTERFLOW_DRAMATIQ_THREADS", default=3)
 
 # Operations --------------------------------------------------------------------------------------------------------
 LOG_FORMAT = env.str("COUNTERFLOW_LOG_FORMAT", default="console")

@@ -43,6 +43,7 @@ app.conf.update(
     worker_prefetch_multiplier=1,
     worker_hijack_root_logger=False,
     worker_redirect_stdouts=False,
+    worker_soft_shutdown_timeout=5,
     worker_cancel_long_running_tasks_on_connection_loss=False,
     task_queues=[Queue(name, routing_key=name) for name in QUEUES],
     task_default_queue="control",

@@ -1,0 +1,61 @@
+"""Which processes an installation consists of. Everything is read from the settings; nothing is started here."""
+
+import sys
+from dataclasses import dataclass, field
+
+from django.conf import settings
+
+from webapp.supervisor.valkey import server_argv, server_binary, socket_path
+
+
+@dataclass(frozen=True)
+class Program:
+    """One process to keep alive. Programs stop in the order of `stop_phase`; each phase waits `grace_s` at most."""
+
+    name: str
+    argv: list[str]
+    stop_phase: int
+    grace_s: float
+    env: dict[str, str] = field(default_factory=dict)
+    queue: str | None = None  # the queue whose heartbeat shows that this program works
+
+
+def _celery(*words: str) -> list[str]:
+    return [sys.executable, "-m", "celery", "-A", "workers.celery_app", *words]
+
+
+def _worker(name: str, *words: str) -> Program:
+    argv = _celery("worker", "-Q", name, "-n", f"{name}@%h", "--without-gossip", "--without-mingle", *words)
+    # SIGTERM then means: let tasks finish for a few seconds, give the others back to the queue, end.
+    return Program(name, argv, stop_phase=0, grace_s=10, env={"REMAP_SIGTERM": "SIGQUIT"}, queue=name)
+
+
+def valkey_program() -> Program | None:
+    """The embedded server, or None where `REDIS_URL` names another. Raises FileNotFoundError if none can run."""
+    if not settings.REDIS_IS_EMBEDDED:
+        return None
+    binary = server_binary()
+    if binary is None:
+        raise FileNotFoundError("no Valkey server")
+    socket = socket_path(settings.REDIS_URL)
+    return Program("valkey", server_argv(binary, socket=socket, data_dir=settings.VAR_DIR / "valkey"), 3, 5)
+
+
+def programs() -> list[Program]:
+    """Everything beside Valkey: web, beat, three Celery workers and Dramatiq.
+
+    `urgent` has a process of its own, so that neither a long command nor a slow tick stands before a preemption.
+    """
+    return [
+        Program("web", [sys.executable, "-m", "webapp.serve"], stop_phase=2, grace_s=6),
+        _worker("control", "--pool", "prefork", "--concurrency", str(settings.CONTROL_CONCURRENCY)),
+        _worker("urgent", "--pool", "threads", "--concurrency", "2"),
+        _worker("clock", "--pool", "threads", "--concurrency", "4"),
+        Program("beat", _celery("beat", "--scheduler", "celery.beat.Scheduler", "--pidfile", ""), 0, 5),
+        Program("dramatiq", _dramatiq(), stop_phase=0, grace_s=12),
+    ]
+
+
+def _dramatiq() -> list[str]:
+    words = ["--processes", "1", "--threads", str(settings.DRAMATIQ_THREADS), "--skip-logging"]
+    return [sys.executable, "-m", "dramatiq", "workers.dramatiq_app", *words, "--worker-shutdown-timeout", "8000"]
