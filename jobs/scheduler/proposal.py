@@ -23,7 +23,7 @@ class Proposal:
     """One change that a rule would make.
 
     `subject` names what it is about (`shard:neuro_002`); a rule has one standing proposal per subject. `allowed` maps an
-    argument to the range or list of values an approver may choose from: `{"count": {"min": 10, "max": 1000}}`, `{"method": ["a", "b"]}`.
+    argument to what an approver may choose from: a range `{"min": 10, "max": 1000, "integer": true}` or a list of values.
     """
 
     rule: str

@@ -71,14 +71,14 @@ def attempt_start(*, attempt: Attempt, now: dt.datetime, hello: dict[str, Any]) 
             **fields,
         )  # fmt: skip
         if attempt.resumed_from is not None and hello.get("loaded_digest"):
-            Snapshot.objects.filter(pk=attempt.resumed_from_id).update(loaded_digest=hello["loaded_digest"])
+            Snapshot.objects.filter(pk=attempt.resumed_from.pk).update(loaded_digest=hello["loaded_digest"])
         Worker.objects.bulk_create(
             [Worker(attempt=attempt, rank=rank, host=hello.get("host", "")) for rank in range(fields["world_size"])],
             ignore_conflicts=True,
         )
         job = attempt.job
         if job.status in ("queued", "recovering"):
-            extra = {} if job.started_at else {"started_at": now}
+            extra: dict[str, Any] = {} if job.started_at else {"started_at": now}
             state_move(job, "running", now=now, actor=TRAINER, text=f"{job.name} runs.", **extra)
     return attempt
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import secrets
 from typing import Any
@@ -85,10 +86,8 @@ def command_claim(*, command_id: int, now: dt.datetime, lease: dt.timedelta = LE
     if command.status not in ("issued", "claimed") or (command.status == "claimed" and command.lease_until > now):  # type: ignore[operator]
         return None
     if command.num_tries >= MAX_TRIES:
-        try:
+        with contextlib.suppress(StaleWrite):  # another sweep may have failed it
             command_fail(command=command, now=now, error=command.error or f"Given up after {MAX_TRIES} tries.")
-        except StaleWrite:
-            pass  # another sweep has failed it
         return None
     claim = secrets.token_hex(16)
     won = Command.objects.filter(pk=command.pk, status=command.status, claim=command.claim).update(

@@ -145,7 +145,7 @@ def _take_shards(job: Job, weights: dict[str, float]) -> None:
             "The weights do not fit the dataset.",
             fields={"weights": [f"Unknown: {', '.join(unknown)}." if unknown else f"From 0: {', '.join(bad)}."]},
         )
-    rows = []
+    rows: list[JobShard] = []
     for shard in shards:
         newest = max(shard.revisions.all(), key=lambda r: r.number, default=None)
         if newest is None:
