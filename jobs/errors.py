@@ -68,3 +68,9 @@ class LimitReached(DomainError):
     """A limit of the team, the job or a rule would be passed."""
 
     code = "limit_reached"
+
+
+class StorageFull(DomainError):
+    """The disk of the server has no room for what was sent."""
+
+    code = "storage_full"
