@@ -1,0 +1,59 @@
+"""Reads about jobs: lists, counts, and all that a job's page shows."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+
+from django.db.models import Count, F, Q, QuerySet
+
+from jobs.access import Viewer, visible
+from jobs.models import Job, Team
+from jobs.selectors.costs import job_costs_usd
+from jobs.selectors.progress import Progress, progresses
+from jobs.states import JOB_ACTIVE, JOB_OVER
+
+SHOWS = {"active": JOB_ACTIVE, "draft": ("draft",), "ended": JOB_OVER, "all": ("draft", *JOB_ACTIVE, *JOB_OVER)}
+ORDERS = {
+    "new": ("-id",),
+    "deadline": (F("deadline").asc(nulls_last=True), "-id"),
+    "name": ("name", "-id"),
+}
+
+
+@dataclass(frozen=True)
+class JobLine:
+    """A job as lists show it."""
+
+    job: Job
+    progress: Progress
+    cost_usd: Decimal
+
+    @property
+    def margin_s(self) -> float | None:
+        return self.progress.margin_s(self.job.deadline)
+
+
+def jobs_listed(*, viewer: Viewer, team: Team, show: str = "all", order: str = "new", text: str = "") -> QuerySet[Job]:
+    """The team's jobs in one of `SHOWS`, whose name or model holds `text`, with their number of open decisions."""
+    rows = visible(viewer, Job.objects.filter(team=team, status__in=SHOWS[show])).select_related("dataset")
+    if text:
+        rows = rows.filter(Q(name__icontains=text) | Q(model__icontains=text))
+    rows = rows.annotate(num_open=Count("decisions", filter=Q(decisions__status="proposed")))
+    return rows.defer("report", "config").order_by(*ORDERS[order])
+
+
+def job_lines(*, jobs: Iterable[Job], now: dt.datetime) -> list[JobLine]:
+    """Jobs with progress and cost. Three queries, however many jobs."""
+    jobs = list(jobs)
+    progress = progresses(jobs=jobs, now=now)
+    spent = job_costs_usd(jobs=jobs, now=now)
+    return [JobLine(job, progress[job.pk], spent.get(job.pk, Decimal(0))) for job in jobs]
+
+
+def job_counts(*, team: Team) -> dict[str, int]:
+    """How many jobs each of `SHOWS` holds."""
+    by_status = dict(Job.objects.filter(team=team).order_by().values_list("status").annotate(n=Count("id")))
+    return {show: sum(by_status.get(s, 0) for s in statuses) for show, statuses in SHOWS.items()}
