@@ -137,8 +137,8 @@ def _read(samples: Samples) -> Iterator[dict[str, Any]]:
 
 
 def samples_store(shard: Shard, samples: Iterable[Any], *, default_prefix: str) -> StoredFile:
-    """Write samples to a temporary file in the shard's folder, fsynced. Raises `Invalid` for the first bad one."""
-    with storage(shard) as (file, path):
+    """Write samples to a temporary file, fsynced. Raises `Invalid` for the first bad one."""
+    with storage(shard.dataset, shard.key) as (file, path):
         digest, num_bytes, number = hashlib.sha256(), 0, 0
         for number, raw in enumerate(samples, 1):
             try:
@@ -156,9 +156,9 @@ def samples_store(shard: Shard, samples: Iterable[Any], *, default_prefix: str) 
 
 
 @contextlib.contextmanager
-def storage(shard: Shard) -> Iterator[tuple[Any, Path]]:
-    """A new temporary file in the shard's folder. It is deleted if the block fails; a full disk becomes `StorageFull`."""
-    folder = shard_dir(shard)
+def storage(dataset: Dataset, key: str) -> Iterator[tuple[Any, Path]]:
+    """A new temporary file in the dataset's folder. It is deleted if the block fails; a full disk becomes `StorageFull`."""
+    folder = data_dir() / str(dataset.uuid)
     path: Path | None = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -170,7 +170,7 @@ def storage(shard: Shard) -> Iterator[tuple[Any, Path]]:
         if path is not None:
             path.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise StorageFull(f"No room left on the server's disk for {shard.key}; nothing was stored.") from error
+            raise StorageFull(f"No room left on the server's disk for {key}; nothing was stored.") from error
         raise
 
 
@@ -218,6 +218,7 @@ def revision_adopt(
                 job=augmentation.job if augmentation else None, data={"shard": shard.key, "number": number},
             )  # fmt: skip
             # Last, so that a failed insert leaves no file; a failed commit leaves one that the next revision replaces.
+            final.parent.mkdir(parents=True, exist_ok=True)
             os.replace(stored.path, final)
             _sync_folder(final.parent)
             return revision
