@@ -9,12 +9,15 @@ from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 
+import structlog
 from celery import Celery, signals
 from django.conf import settings
 from kombu import Queue
 
 from workers.beat import beat_schedule
 from workers.broker_urls import celery_url
+
+logger = structlog.get_logger(__name__)
 
 TASK_MODULES = ("workers.heartbeat", "workers.clock", "workers.execute", "workers.augment", "workers.market")
 QUEUES = ("control", "urgent", "clock")
@@ -56,6 +59,12 @@ app.conf.update(
     beat_schedule=beat_schedule(),
     imports=tuple(name for name in TASK_MODULES if find_spec(name)),
 )
+
+
+@signals.task_unknown.connect
+def report_unknown_task(name: str = "", id: str = "", **_: Any) -> None:
+    """A message of another release. Its row stays where it was, and the sweep rings for it under today's name."""
+    logger.error("unknown_task", task=name, task_id=id)
 
 
 @signals.setup_logging.connect

@@ -1,20 +1,19 @@
 """`python -m webapp.supervisor [--no-demo] [stop|status]`: run an installation, stop it, or say whether it runs."""
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
 
-import psutil
-
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from webapp.supervisor.lock import AlreadyRunning, read_lock, take_lock
+from webapp.supervisor.lock import AlreadyRunning, is_locked, read_lock, take_lock
 from webapp.supervisor.loop import Supervisor, fail, say
 from webapp.supervisor.preflight import NotReady, check_port, check_redis, check_var_dir
 from webapp.supervisor.strays import kill_marked, stop_marked
@@ -92,12 +91,13 @@ def greet(address: str, words: str) -> None:
 def stop() -> int:
     """Ask a running supervisor to stop and wait for it."""
     pid, _ = read_lock(settings.VAR_DIR)
-    if not _is_supervisor(pid):
+    if not is_locked(settings.VAR_DIR):
         say("Counterflow does not run here.")
         return 0
-    os.kill(pid, signal.SIGTERM)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + 60
-    while _is_supervisor(pid):
+    while is_locked(settings.VAR_DIR):
         if time.monotonic() > deadline:
             return fail(f"pid {pid} did not stop within a minute.")
         time.sleep(0.1)
@@ -107,19 +107,11 @@ def stop() -> int:
 def status() -> int:
     """0 and the address if a supervisor runs here, else 1."""
     pid, address = read_lock(settings.VAR_DIR)
-    if _is_supervisor(pid):
+    if is_locked(settings.VAR_DIR):
         print(f"Counterflow runs at {address} (pid {pid}).")
         return 0
     print("Counterflow does not run here.")
     return 1
-
-
-def _is_supervisor(pid: int) -> bool:
-    try:
-        process = psutil.Process(pid) if pid else None
-        return process is not None and "webapp.supervisor" in process.cmdline() and process.status() != "zombie"
-    except psutil.Error:
-        return False
 
 
 if __name__ == "__main__":

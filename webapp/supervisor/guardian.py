@@ -11,7 +11,7 @@ import signal
 from webapp.supervisor.strays import kill_marked, stop_marked
 
 FAREWELL = b"bye"
-GRACE_S = 8.0
+GRACE_S = 5.0
 
 
 class Guardian:

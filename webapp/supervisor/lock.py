@@ -45,6 +45,18 @@ def take_lock(var_dir: Path, *, address: str, wait_s: float = 15.0) -> IO[str]:
     return file
 
 
+def is_locked(var_dir: Path) -> bool:
+    """Whether a supervisor runs here, or a guardian still cleans up after one."""
+    try:
+        with lock_file(var_dir).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 def read_lock(var_dir: Path) -> tuple[int, str]:
     """Pid and address of the last holder, (0, "") if there was none."""
     try:

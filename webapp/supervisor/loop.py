@@ -30,6 +30,16 @@ def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
+def last_words(child: Child, status: int) -> str:
+    """The last line of a program's log, where it ended by a fault of its own."""
+    if status <= 0:
+        return ""
+    with child.log.open("rb") as file:
+        file.seek(max(0, child.log.stat().st_size - 2000))
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    return f" (more in {child.log}): {lines[-1]}" if lines else ""
+
+
 class Supervisor:
     """Keeps the programs of one installation alive until it is told to stop."""
 
@@ -121,7 +131,7 @@ class Supervisor:
             if status is not None:
                 pause_s = child.plan_restart()
                 how = f"signal {-status}" if status < 0 else f"status {status}"
-                say(f"{child.name} ended with {how}; starts again in {pause_s:g} s (see {child.log})")
+                say(f"{child.name} ended with {how}; starts again in {pause_s:g} s{last_words(child, status)}")
             elif child.process is None and time.monotonic() >= child.start_again_at:
                 child.start()
         if self.guardian.keep_alive():
