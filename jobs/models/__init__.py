@@ -8,7 +8,7 @@ from jobs.models.events import Event
 from jobs.models.instances import Instance
 from jobs.models.jobs import Attempt, Job, JobShard, Worker
 from jobs.models.operations import Heartbeat, IdempotencyKey, PeriodicRun, Upload
-from jobs.models.reports import Report, ShardCell, SignalState, WorkerCell
+from jobs.models.reports import Report, ShardBin, SignalState, WorkerBin
 from jobs.models.snapshots import Snapshot
 from jobs.models.teams import ROLES, SCOPES, ApiToken, Member, Team
 
@@ -36,12 +36,12 @@ __all__ = [
     "Report",
     "Rule",
     "Shard",
-    "ShardCell",
+    "ShardBin",
     "ShardRevision",
     "SignalState",
     "Snapshot",
     "Team",
     "Upload",
     "Worker",
-    "WorkerCell",
+    "WorkerBin",
 ]
