@@ -55,8 +55,8 @@ def shard_outcome(
         "expected_delta_loss": round(wanted, 4),
         "verdict": verdict,
         "sentence": (
-            f"Loss of {key} went from {was[s]:.2f} to {now[s]:.2f} nats per token over {window_steps} steps; the other shards changed by "
-            f"{trend:+.2f}, so the effect is {effect:+.2f} (expected {wanted:+.2f})."
+            f"Loss of {key} went from {was[s]:.2f} to {now[s]:.2f} nats per token over {window_steps} steps; the other shards "
+            f"changed by {trend:+.2f}, so the effect is {effect:+.2f} (expected {wanted:+.2f})."
         ),
     }
 

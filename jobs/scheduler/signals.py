@@ -1,7 +1,7 @@
 """From reports to robust signals per shard. Pure.
 
-S shards, B bins, W bins of the recent window. All losses are nats per supervised token, pooled over a window as sum of losses over sum
-of tokens, so that a bin with few tokens does not speak as loud as one with many.
+S shards, B bins, W bins of the recent window. All losses are nats per supervised token, pooled over a window as sum of losses over
+sum of tokens, so that a bin with few tokens does not speak as loud as one with many.
 
 Location and scale are median and MAD (times 1.4826, which makes it a standard deviation under a normal law; Rousseeuw and Croux
 1993), so that the shard in question does not set the scale it is measured by.

@@ -161,7 +161,12 @@ def _augment(situation: Situation, shard: ShardFacts, signal: ShardSignal, setti
             f"category has {signal.category_loss:.2f}, and it does not learn."
         ),
         args={
-            "action": "augment_shard", "shard_id": shard.key, "method": method, "count": count, "priority": "high", "mode": "replace",
+            "action": "augment_shard",
+            "shard_id": shard.key,
+            "method": method,
+            "count": count,
+            "priority": "high",
+            "mode": "replace",
         },
         allowed={
             "count": {"min": 1, "max": max(1000, count), "integer": True},
@@ -201,8 +206,8 @@ def _reweight(situation: Situation, shard: ShardFacts, signal: ShardSignal, sett
         kind="reweight_shards",
         subject=f"shard:{shard.key}",
         sentence=(
-            f"Raise the weight of {shard.key} from {shard.weight:g} to {weight:g}: its loss is {signal.loss_now:.2f} where its category "
-            f"has {signal.category_loss:.2f}, and it still learns."
+            f"Raise the weight of {shard.key} from {shard.weight:g} to {weight:g}: its loss is {signal.loss_now:.2f} where its "
+            f"category has {signal.category_loss:.2f}, and it still learns."
         ),
         args={"action": "reweight_shards", "weights": {shard.key: weight}},
         evidence=_evidence(situation, signal, settings),

@@ -1,0 +1,1 @@
+"""The main job's data: real text that every installation has, in shards of several kinds, one of them damaged on purpose."""
