@@ -5,6 +5,8 @@ S shards, B step bins of `bin_steps` steps each, oldest first. Losses are in nat
 
 from __future__ import annotations
 
+import base64
+import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,35 +66,39 @@ class Situation:
             return np.where(self.tokens > 0, self.loss_sum / np.maximum(self.tokens, 1), np.nan)
 
     def as_json(self) -> dict[str, Any]:
-        """Strict JSON from which `from_json` builds the same situation."""
+        """Strict JSON from which `from_json` builds the same situation, bit by bit."""
         return {
-            "step": self.step,
-            "planned_steps": self.planned_steps,
-            "bin_steps": self.bin_steps,
+            **{name: getattr(self, name) for name in PLAIN},
+            **{name: packed(getattr(self, name)) for name in ARRAYS},
             "shards": [vars(s) for s in self.shards],
-            "bins": self.bins.tolist(),
-            "loss_sum": [[round(v, 6) for v in row] for row in self.loss_sum.tolist()],
-            "tokens": self.tokens.tolist(),
-            "num_nonfinite": self.num_nonfinite.tolist(),
             "past": [vars(p) for p in self.past],
-            "step_time_s": self.step_time_s,
-            "usd_per_hour": self.usd_per_hour,
             "methods": list(self.methods),
-            "params": self.params,
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Situation:
         """The situation that `as_json` wrote."""
         return cls(
-            **{
-                **data,
-                "shards": tuple(ShardFacts(**s) for s in data["shards"]),
-                "past": tuple(PastDecision(**p) for p in data["past"]),
-                "methods": tuple(data["methods"]),
-                "bins": np.asarray(data["bins"], dtype=np.int64),
-                "loss_sum": np.asarray(data["loss_sum"], dtype=np.float64).reshape(len(data["shards"]), -1),
-                "tokens": np.asarray(data["tokens"], dtype=np.int64).reshape(len(data["shards"]), -1),
-                "num_nonfinite": np.asarray(data["num_nonfinite"], dtype=np.int64).reshape(len(data["shards"]), -1),
-            }
+            **{name: data[name] for name in PLAIN},
+            **{name: unpacked(data[name]) for name in ARRAYS},
+            shards=tuple(ShardFacts(**s) for s in data["shards"]),
+            past=tuple(PastDecision(**p) for p in data["past"]),
+            methods=tuple(data["methods"]),
         )
+
+
+PLAIN = ("step", "planned_steps", "bin_steps", "step_time_s", "usd_per_hour", "params")
+ARRAYS = ("bins", "loss_sum", "tokens", "num_nonfinite")
+
+
+def packed(array: Any) -> dict[str, Any]:
+    """An array as JSON: its type, shape, and zlib-compressed bytes in base 64."""
+    plain = np.ascontiguousarray(array)
+    text = base64.b64encode(zlib.compress(plain.tobytes(), 6)).decode("ascii")
+    return {"dtype": plain.dtype.str, "shape": list(plain.shape), "zlib64": text}
+
+
+def unpacked(data: dict[str, Any]) -> Any:
+    """The array that `packed` wrote."""
+    raw = zlib.decompress(base64.b64decode(data["zlib64"]))
+    return np.frombuffer(raw, dtype=data["dtype"]).reshape(data["shape"])

@@ -153,6 +153,28 @@ def decisions_close(*, job: Job, now: dt.datetime, reason: str) -> None:
         decision_failed(decision=decision, now=now, error=reason)
 
 
+def decision_withdraw(*, decision: Decision, now: dt.datetime, reason: str) -> None:
+    """Close a standing proposal whose ground has gone. Harmless if it was answered in the same moment."""
+    _expire(decision, now, reason)
+
+
+def decision_measured(*, decision: Decision, outcome: dict[str, Any], now: dt.datetime) -> bool:
+    """Store the measured effect, once."""
+    with transaction.atomic():
+        won = Decision.objects.filter(pk=decision.pk, outcome_at=None).update(outcome=outcome, outcome_at=now)
+        if won:
+            event_append(
+                team=decision.team,
+                job=decision.job,
+                kind="decision.measured",
+                subject=decision,
+                now=now,
+                text=f"{decision} {outcome['verdict']}: {outcome['sentence']}",
+                data=outcome,
+            )
+    return won == 1
+
+
 def decisions_sweep(*, now: dt.datetime) -> int:
     """Expire what nobody answered in time, and answer by default where silence counts. Returns how many were closed."""
     from jobs.services.approvals import decision_answer_by_default

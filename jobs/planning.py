@@ -1,0 +1,73 @@
+"""Where rules meet rows: build the situation, ask the pure rules, store what they propose, measure what was done."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+
+from jobs.models import Decision, Job, SignalState
+from jobs.scheduler.outcomes import shard_outcome
+from jobs.scheduler.proposal import Proposal
+from jobs.scheduler.rules import shard_loss
+from jobs.scheduler.situation import Situation
+from jobs.services.decisions import decision_measured, decision_propose, decision_withdraw
+from jobs.situations import series_level, situation_build
+
+RULES: dict[str, Callable[[Situation], list[Proposal]]] = {shard_loss.RULE: shard_loss.propose}
+OUTCOME_BINS = 8  # effect window, in bins on either side of the applied step
+OUTCOME_PATIENCE = dt.timedelta(days=7)
+
+
+def job_evaluate(*, job: Job, now: dt.datetime) -> list[Decision]:
+    """Ask every rule about a running job, if it has gone on by at least one bin since the last time."""
+    state, _ = SignalState.objects.get_or_create(job=job)
+    width = 4 ** series_level(job.goal_steps)
+    if job.status != "running" or job.current_step < state.evaluated_step + width:
+        return []
+    seen = SignalState.objects.filter(pk=state.pk, evaluated_step=state.evaluated_step)
+    if not seen.update(evaluated_step=job.current_step, evaluated_at=now):
+        return []  # another clock is at it
+    made = []
+    for name, propose in RULES.items():
+        situation = situation_build(job=job, rule=name, now=now)
+        proposals = propose(situation)
+        _withdraw_stale(job, name, {p.subject for p in proposals}, now)
+        stored = situation.as_json() if proposals else {}
+        for proposal in proposals:
+            decision = decision_propose(job=job, proposal=proposal, now=now, situation=stored)
+            if decision is not None:
+                made.append(decision)
+    return made
+
+
+def _withdraw_stale(job: Job, rule: str, subjects: set[str], now: dt.datetime) -> None:
+    """A standing proposal whose ground has gone for a whole window closes itself."""
+    window = 8 * 4 ** series_level(job.goal_steps)
+    for decision in job.decisions.filter(rule=rule, status="proposed", requested_by=None):
+        if decision.subject not in subjects and job.current_step - decision.evidence.get("step", 0) > window:
+            decision_withdraw(decision=decision, now=now, reason="What it rested on no longer holds.")
+
+
+def outcomes_measure(*, now: dt.datetime) -> int:
+    """Measure the decisions whose effect window is full. Returns how many."""
+    waiting = Decision.objects.filter(
+        status="succeeded", outcome_at=None, applied_step__isnull=False, status_at__gte=now - OUTCOME_PATIENCE
+    )
+    return sum(outcome_measure(decision=d, now=now) for d in waiting.select_related("job", "job__team"))
+
+
+def outcome_measure(*, decision: Decision, now: dt.datetime) -> bool:
+    """Measure one decision if its window is full, or as far as it goes once the job is over."""
+    job, step = decision.job, decision.applied_step
+    key = decision.subject.removeprefix("shard:")
+    if step is None or key == decision.subject:
+        return False
+    width = 4 ** series_level(job.goal_steps)
+    situation = situation_build(job=job, rule=decision.rule, now=now, since_step=max(0, step - OUTCOME_BINS * width))
+    window = OUTCOME_BINS * width
+    if job.ended_at is not None:
+        window = max(width, min(window, job.current_step - step))
+    outcome = shard_outcome(situation, key=key, applied_step=step, window_steps=window, expected=decision.expected)
+    if outcome is None:
+        return False
+    return decision_measured(decision=decision, outcome=outcome, now=now)
