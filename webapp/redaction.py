@@ -1,6 +1,7 @@
 """Takes secrets out of what is logged: by the name of a field, and by the look of a text."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 HIDDEN = "[redacted]"
@@ -10,7 +11,7 @@ SECRET_NAMES = re.compile(
     r"|(^|_)(token|credentials?)s?$",
     re.IGNORECASE,
 )
-SECRET_TEXTS = (
+SECRET_TEXTS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     # Our own tokens: `cf_` and what follows.
     (re.compile(r"\bcf_[A-Za-z0-9_\-]{6,}"), f"cf_{HIDDEN}"),
     # `Authorization: Bearer …` and `Basic …`, whatever the token looks like.
@@ -21,10 +22,10 @@ SECRET_TEXTS = (
     (
         re.compile(
             r"(?P<name>\b\w*(?:password|passwd|secret|api_?key|access_?key|token(?!s))\w*[\"']?\s*[=:]\s*)"
-            r"(?P<quote>[\"']?)(?!\[redacted\])(?P<value>[^\s\"'&,;}\)]{3,})(?P=quote)",
+            r"(?!['\"]?\[redacted\])(?:(?P<quote>['\"])(?:(?!(?P=quote)).)+(?P=quote)|[^\s\"'&,;}\)]{3,})",
             re.IGNORECASE,
         ),
-        rf"\g<name>\g<quote>{HIDDEN}\g<quote>",
+        lambda match: f"{match['name']}{match['quote'] or ''}{HIDDEN}{match['quote'] or ''}",
     ),
 )
 NAMES_WITHOUT_SECRETS = frozenset({"num_tokens", "tokens", "token_count", "tokens_per_s"})

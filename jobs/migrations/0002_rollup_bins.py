@@ -31,14 +31,6 @@ class Migration(migrations.Migration):
                 ('payload', models.BinaryField(help_text='zstd of the planes, one after the other')),
             ],
         ),
-        migrations.RemoveField(
-            model_name='shardcell',
-            name='attempt',
-        ),
-        migrations.RemoveField(
-            model_name='workercell',
-            name='attempt',
-        ),
         migrations.RemoveIndex(
             model_name='report',
             name='jobs_report_attempt_1bce83_idx',
