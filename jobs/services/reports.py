@@ -133,7 +133,9 @@ class _Intake:
             return TokenEnded("The token has been revoked or has expired.")
         newest = self.attempt.newest_fence  # type: ignore[attr-defined]
         if newest != self.attempt.fence:
-            return Superseded(f"Attempt {self.attempt.fence} has been followed by attempt {newest}; stop.", newest=newest)
+            return Superseded(
+                f"Attempt {self.attempt.fence} has been followed by attempt {newest}; stop.", newest=newest
+            )
         try:
             index = self.indices.of(batch)
             self._check_rank(batch)
@@ -252,10 +254,16 @@ class _Intake:
         return lambda: log_append(attempt_uuid=self.attempt.uuid, worker=batch.worker, lines=batch.log, now=self.now)
 
     def _alert(self, index: int, step: int) -> None:
-        recent = Event.objects.filter(job_id=self.attempt.job_id, kind="attempt.nonfinite", at__gt=self.now - ALERT_EVERY)
+        recent = Event.objects.filter(
+            job_id=self.attempt.job_id, kind="attempt.nonfinite", at__gt=self.now - ALERT_EVERY
+        )
         if recent.exists():
             return
-        key = JobShard.objects.filter(job_id=self.attempt.job_id, index=index).values_list("shard__key", flat=True).first()
+        key = (
+            JobShard.objects.filter(job_id=self.attempt.job_id, index=index)
+            .values_list("shard__key", flat=True)
+            .first()
+        )
         event_append(
             team=self.attempt.job.team, job=self.attempt.job, kind="attempt.nonfinite", subject=self.attempt, now=self.now,
             actor=TRAINER, text=f"The loss of shard {key} is not finite at step {step:,}.", data={"shard": key, "step": step},
