@@ -71,6 +71,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "webapp.content_security.ContentSecurityMiddleware",
     "allauth.account.middleware.AccountMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "django_structlog.middlewares.RequestMiddleware",
@@ -86,6 +87,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "webapp.pages.shell.shell",
             ],
         },
     },
@@ -163,25 +165,23 @@ REST_FRAMEWORK = {
         "webapp.api.auth.TokenAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
-    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
-    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": [
-        "rest_framework.parsers.JSONParser",
-        "rest_framework.parsers.FormParser",
-        "rest_framework.parsers.MultiPartParser",
-    ],
+    "DEFAULT_PERMISSION_CLASSES": ["webapp.api.auth.IsPerson"],
+    "DEFAULT_RENDERER_CLASSES": ["webapp.api.strict.StrictJSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["webapp.api.strict.StrictJSONParser"],
     "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
-    "DEFAULT_PAGINATION_CLASS": "rest_framework.pagination.LimitOffsetPagination",
-    "PAGE_SIZE": 50,
+    "DEFAULT_PAGINATION_CLASS": "webapp.api.paging.Pages",
+    "DEFAULT_THROTTLE_CLASSES": ["webapp.api.throttles.PerCaller"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "webapp.api.problems.exception_handler",
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
     "STRICT_JSON": True,
 }
+API_REQUESTS_PER_MINUTE = env.int("COUNTERFLOW_API_REQUESTS_PER_MINUTE", default=3000)
 SPECTACULAR_SETTINGS = {
     "TITLE": "Counterflow",
-    "DESCRIPTION": "Schedules the post-training of language models: compute for data, data for compute.",
+    "DESCRIPTION": "Schedules the post-training of language models: compute for data, data for compute. "
+    "Errors are application/problem+json with a stable `code`; POSTs that create or cost money take an `Idempotency-Key`.",
     "VERSION": "1.0.0",
     "SERVE_INCLUDE_SCHEMA": False,
     "SWAGGER_UI_DIST": "SIDECAR",
@@ -190,6 +190,7 @@ SPECTACULAR_SETTINGS = {
     "COMPONENT_SPLIT_REQUEST": True,
     "SCHEMA_PATH_PREFIX": r"/api/v[0-9]+",
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
+    "POSTPROCESSING_HOOKS": ["webapp.api.schema.with_problems"],
 }
 
 # Static files: ours from static/, third-party ones straight from the installed packages ----------------------------
@@ -229,3 +230,13 @@ LOGGING = logging_config(format=LOG_FORMAT, level=LOG_LEVEL)
 METRICS_TOKEN = env.str("COUNTERFLOW_METRICS_TOKEN", default="")
 HEARTBEAT_MAX_AGE_S = 60
 DISK_FREE_MIN_BYTES = env.int("COUNTERFLOW_DISK_FREE_MIN_MIB", default=200) * 2**20
+
+# Runs and augmentations --------------------------------------------------------------------------------------------
+TRAINER_ENDPOINT = env.str("COUNTERFLOW_TRAINER_ENDPOINT", default=BASE_URL).rstrip("/")
+DEPLOYMENT = env.str("COUNTERFLOW_DEPLOYMENT", default="default")  # tags our machines among those of an account
+LOCAL_USD_PER_HOUR = env.float("COUNTERFLOW_LOCAL_USD_PER_HOUR", default=0.0)  # price of one worker on this machine
+COMMAND_LEASE_S = env.float("COUNTERFLOW_COMMAND_LEASE_S", default=20.0)
+ATTEMPT_SILENT_S = env.float("COUNTERFLOW_ATTEMPT_SILENT_S", default=1800.0)  # a living run without a report is stopped
+OPENAI_BASE_URL = env.str("COUNTERFLOW_OPENAI_BASE_URL", default="")
+OPENAI_API_KEY = env.str("COUNTERFLOW_OPENAI_API_KEY", default="")
+OPENAI_MODEL = env.str("COUNTERFLOW_OPENAI_MODEL", default="default")

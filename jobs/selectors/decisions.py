@@ -9,7 +9,8 @@ from decimal import Decimal
 from django.db.models import Count, Max, Q, QuerySet, Sum
 
 from jobs.access import Viewer, visible
-from jobs.models import Decision, Event, Job, Rule, Team
+from jobs.models import ROLES, Decision, Event, Job, Rule, Team
+from jobs.services.rules import rule_for
 from jobs.states import JOB_OVER
 
 SHOWS = {
@@ -104,3 +105,15 @@ def rules_in_force(*, team: Team, job: Job | None = None) -> dict[str, Rule]:
     """Decision kind -> the rule that applies: the job's own before the team's."""
     rules = Rule.objects.filter(team=team, enabled=True).filter(Q(job=None) | Q(job=job)).select_related("updated_by")
     return {rule.kind: rule for rule in sorted(rules, key=lambda r: r.job_id is not None)}
+
+
+def role_to_answer(*, decision: Decision) -> str:
+    """The lowest role that may answer a decision, by the rule in force for its kind."""
+    rule = rules_in_force(team=decision.team, job=decision.job).get(decision.kind)
+    return rule.min_role if rule else "operator"
+
+
+def approval_role(*, decision: Decision) -> str:
+    """The role that may answer a decision: approver, or more where the rule in force for its kind asks for more."""
+    wanted = rule_for(job=decision.job, kind=decision.kind).min_role
+    return max("approver", wanted, key=ROLES.index)

@@ -1,0 +1,136 @@
+"""Jobs: written as a job file, planned, submitted, held, ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+from django_filters import rest_framework as filters
+from drf_spectacular.utils import OpenApiTypes, extend_schema
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from jobs.models import Decision, Job, JobShard
+from jobs.selectors.jobs import job_lines
+from jobs.selectors.plans import job_plan
+from jobs.services.jobs import job_cancel, job_pause, job_resume, job_submit
+from webapp.api.door import ReadDoor, idempotent
+from webapp.api.jobfile import job_planned, job_written
+from webapp.api.shapes import jobs as shape
+from webapp.api.shapes.fields import Nothing
+from webapp.api.strict import StrictJSONParser, YAMLParser
+
+
+class JobFilter(filters.FilterSet):
+    team = filters.UUIDFilter("team__uuid")
+    dataset = filters.UUIDFilter("dataset__uuid")
+    status = filters.BaseInFilter("status", help_text="One or several, with commas")
+    text = filters.CharFilter(method="with_text", help_text="In the name or the model", max_length=200)
+    ordering = filters.OrderingFilter(
+        fields={"created_at": "created_at", "name": "name", "deadline": "deadline", "priority": "priority"}
+    )
+
+    def with_text(self, rows: QuerySet[Job], name: str, value: str) -> QuerySet[Job]:
+        return rows.filter(Q(name__icontains=value) | Q(model__icontains=value))
+
+
+def _counted(model: Any, **where: Any) -> Any:
+    """Number of rows of `model` that belong to a job, as a subquery: joins would multiply each other."""
+    rows = model.objects.filter(job=OuterRef("pk"), **where).order_by().values("job")
+    return Coalesce(Subquery(rows.annotate(n=Count("pk")).values("n")), 0)
+
+
+class Jobs(ReadDoor):
+    """Jobs of the viewer's teams, newest first."""
+
+    queryset = (
+        Job.objects.select_related("team", "dataset", "created_by")
+        .annotate(num_open_decisions=_counted(Decision, status="proposed"), num_shards=_counted(JobShard))
+        .order_by("-id")
+    )
+    serializer_class = shape.JobShape
+    filterset_class = JobFilter
+    parser_classes = [StrictJSONParser, YAMLParser]
+
+    def told(self, job: Job) -> dict[str, Any]:
+        """A job with its numbers, read again after a change."""
+        job = self.queryset.get(pk=job.pk)
+        return shape.JobFull(job, context={"lines": self.lines([job])}).data
+
+    def lines(self, jobs: list[Job]) -> dict[int, Any]:
+        return {line.job.pk: line for line in job_lines(jobs=jobs, now=self.now)}
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        rows = self.filter_queryset(self.get_queryset()).defer("report", "config", "training")
+        page = self.paginate_queryset(rows) or []
+        return self.get_paginated_response(shape.JobShape(page, many=True, context={"lines": self.lines(page)}).data)
+
+    @extend_schema(responses=shape.JobFull)
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return Response(self.told(self.row()))
+
+    @extend_schema(
+        request={"application/json": shape.JobNew, "application/yaml": shape.JobNew},
+        responses={201: shape.JobFull, 200: shape.PlanShape},
+    )
+    @idempotent
+    def create(self, request: Request) -> Response:
+        """A job from a job file. `dry_run`: checked and planned (200), not created. `submit`: queued at once."""
+        data = self.body(shape.JobNew)
+        if data["dry_run"]:
+            plan = job_planned(viewer=self.viewer, data=data, sent=request.data, now=self.now)
+            return Response(shape.PlanShape(plan).data)
+        job = job_written(viewer=self.viewer, data=data, sent=request.data, now=self.now)
+        return Response(self.told(job), status=201)
+
+    @extend_schema(request=Nothing, responses=shape.PlanShape, methods=["GET"])
+    @action(detail=True)
+    def plan(self, request: Request, id: str) -> Response:
+        """What the job would take: time, cost, chance to make the deadline, with reasons."""
+        return Response(shape.PlanShape(job_plan(job=self.row(), now=self.now)).data)
+
+    @extend_schema(request=Nothing, responses=shape.JobFull)
+    @action(detail=True, methods=["post"])
+    @idempotent
+    def submit(self, request: Request, id: str) -> Response:
+        """Queue a draft: it starts to cost money."""
+        job = job_submit(job=self.row("operator"), now=self.now, actor=self.actor)
+        return Response(self.told(job))
+
+    @extend_schema(request=Nothing, responses=shape.JobFull)
+    @action(detail=True, methods=["post"])
+    @idempotent
+    def pause(self, request: Request, id: str) -> Response:
+        """Hold the trainer at its next control point."""
+        return Response(self.told(job_pause(job=self.row("operator"), now=self.now, actor=self.actor)))
+
+    @extend_schema(request=Nothing, responses=shape.JobFull)
+    @action(detail=True, methods=["post"])
+    @idempotent
+    def resume(self, request: Request, id: str) -> Response:
+        """Let a held trainer go on."""
+        return Response(self.told(job_resume(job=self.row("operator"), now=self.now, actor=self.actor)))
+
+    @extend_schema(request=shape.ReasonInput, responses=shape.JobFull)
+    @action(detail=True, methods=["post"])
+    @idempotent
+    def cancel(self, request: Request, id: str) -> Response:
+        """End the job. It keeps what it has done."""
+        reason = self.body(shape.ReasonInput)["reason"]
+        job = job_cancel(job=self.row("operator"), now=self.now, actor=self.actor, reason=reason)
+        return Response(self.told(job))
+
+    @extend_schema(responses=shape.JobShardShape(many=True), filters=False)
+    @action(detail=True)
+    def shards(self, request: Request, id: str) -> Response:
+        """The shards as this job uses them: weight, pause, revision in force."""
+        rows = JobShard.objects.filter(job=self.row()).select_related("shard", "revision").order_by("index")
+        return self.listed(rows, shape.JobShardShape)
+
+    @extend_schema(responses=OpenApiTypes.OBJECT)
+    @action(detail=True)
+    def report(self, request: Request, id: str) -> Response:
+        """What happened, written once when the job has ended; empty before."""
+        return Response(self.row().report)

@@ -1,0 +1,209 @@
+"""Jobs, the job file, attempts, workers, snapshots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from jobs.models import Job
+from webapp.api.shapes.fields import Input, InstantField, Named, PersonField, RowShape, StatefulShape
+
+
+class ProgressShape(serializers.Serializer[Any]):
+    step = serializers.IntegerField(help_text="Optimizer steps done")
+    goal = serializers.IntegerField()
+    share = serializers.FloatField()
+    finish_at = serializers.DateTimeField(allow_null=True, help_text="By the recent pace; null without one")
+    finish_low = serializers.DateTimeField(allow_null=True)
+    finish_high = serializers.DateTimeField(allow_null=True)
+    step_time_s = serializers.FloatField(allow_null=True)
+
+
+class JobShape(StatefulShape):
+    """A job as lists show it. The context carries `lines`: job pk -> JobLine."""
+
+    team = serializers.UUIDField(source="team.uuid", read_only=True)
+    dataset = Named(read_only=True)
+    name = serializers.CharField()
+    model = serializers.CharField()
+    goal_steps = serializers.IntegerField()
+    goal_loss = serializers.FloatField(allow_null=True)
+    deadline = serializers.DateTimeField(allow_null=True)
+    budget_usd = serializers.DecimalField(max_digits=12, decimal_places=2, allow_null=True)
+    priority = serializers.IntegerField()
+    backend = serializers.CharField()
+    num_workers = serializers.IntegerField()
+    current_step = serializers.IntegerField()
+    failure_class = serializers.CharField()
+    failure_message = serializers.CharField()
+    created_by = PersonField(read_only=True, allow_null=True)
+    submitted_at = serializers.DateTimeField(allow_null=True)
+    started_at = serializers.DateTimeField(allow_null=True)
+    ended_at = serializers.DateTimeField(allow_null=True)
+    num_open_decisions = serializers.IntegerField()
+    num_shards = serializers.IntegerField()
+    progress = serializers.SerializerMethodField()
+    cost_usd = serializers.SerializerMethodField(help_text="What its machines have cost so far")
+
+    @extend_schema_field(ProgressShape)
+    def get_progress(self, job: Job) -> Any:
+        return ProgressShape(self.context["lines"][job.pk].progress).data
+
+    @extend_schema_field({"type": "string", "format": "decimal"})
+    def get_cost_usd(self, job: Job) -> str:
+        return f"{self.context['lines'][job.pk].cost_usd:.4f}"
+
+
+class JobFull(JobShape):
+    training = serializers.JSONField()
+    config = serializers.JSONField(help_text="The job file as it was sent")
+
+
+class JobShardShape(serializers.Serializer[Any]):
+    """A shard as the job uses it."""
+
+    shard = serializers.UUIDField(source="shard.uuid")
+    key = serializers.CharField(source="shard.key")
+    category = serializers.CharField(source="shard.category")
+    index = serializers.IntegerField(help_text="Its row in the heatmap")
+    revision = serializers.UUIDField(source="revision.uuid")
+    revision_number = serializers.IntegerField(source="revision.number")
+    num_samples = serializers.IntegerField(source="revision.num_samples")
+    weight = serializers.FloatField()
+    paused = serializers.BooleanField()
+    pinned = serializers.BooleanField()
+    hardness_score = serializers.FloatField()
+
+
+class DatasetPart(Input):
+    name = serializers.CharField(max_length=120, required=False)
+    id = serializers.UUIDField(required=False)
+    weights = serializers.DictField(child=serializers.FloatField(min_value=0, max_value=1e6), required=False)
+
+
+class GoalPart(Input):
+    steps = serializers.IntegerField(min_value=1, max_value=100_000_000)
+    metric = serializers.ChoiceField(choices=["loss"], required=False, help_text="loss: nats per token")
+    target = serializers.FloatField(required=False, min_value=0, max_value=1e6)
+
+
+class NodesPart(Input):
+    min = serializers.IntegerField(min_value=1, max_value=4096, default=1)
+    max = serializers.IntegerField(min_value=1, max_value=4096, required=False)
+
+
+class ResourcesPart(Input):
+    backend = serializers.CharField(max_length=32, required=False)
+    gpu = serializers.CharField(max_length=80, required=False)
+    nodes = NodesPart(required=False)
+    spot_policy = serializers.CharField(max_length=40, required=False)
+    max_price = serializers.FloatField(min_value=0, max_value=1e6, required=False, help_text="USD per hour")
+    regions = serializers.ListField(child=serializers.CharField(max_length=80), max_length=200, required=False)
+
+
+class SnapshotPart(Input):
+    uri = serializers.CharField(max_length=500, required=False)
+    check_every = serializers.IntegerField(min_value=1, max_value=10_000_000, required=False)
+
+
+class JobNew(Input):
+    """A job file, in YAML or JSON. What names the same thing twice (goal.steps and goal_steps) may be given once."""
+
+    team = serializers.UUIDField(required=False)
+    name = serializers.CharField(max_length=120)
+    model = serializers.CharField(max_length=300, help_text="A path, a hub id, or tiny:4m")
+    dataset = serializers.UUIDField(required=False, help_text="Or datasets, with names")
+    datasets = DatasetPart(many=True, required=False, min_length=1, max_length=1)
+    weights = serializers.DictField(child=serializers.FloatField(min_value=0, max_value=1e6), required=False)
+    goal = GoalPart(required=False)
+    goal_steps = serializers.IntegerField(min_value=1, max_value=100_000_000, required=False)
+    goal_loss = serializers.FloatField(min_value=0, max_value=1e6, required=False, allow_null=True)
+    deadline = InstantField(required=False, allow_null=True)
+    budget_usd = serializers.DecimalField(max_digits=12, decimal_places=2, min_value=0, required=False, allow_null=True)
+    budget = serializers.DecimalField(max_digits=12, decimal_places=2, min_value=0, required=False, allow_null=True)
+    priority = serializers.IntegerField(min_value=-1000, max_value=1000, default=0)
+    backend = serializers.CharField(max_length=32, required=False)
+    num_workers = serializers.IntegerField(min_value=1, max_value=4096, required=False)
+    training = serializers.DictField(required=False, help_text="global_batch, micro_batch, lr, seq_len, seed, lora, …")
+    resources = ResourcesPart(required=False)
+    snapshot = SnapshotPart(required=False)
+    autonomy = serializers.DictField(
+        child=serializers.CharField(max_length=24), required=False, help_text="Decision kind -> level, for this job"
+    )
+    env = serializers.DictField(child=serializers.CharField(max_length=4000), required=False)
+    setup = serializers.CharField(max_length=20_000, required=False)
+    run = serializers.CharField(max_length=20_000, required=False)
+    submit = serializers.BooleanField(default=False, help_text="Submit at once")
+    dry_run = serializers.BooleanField(default=False, help_text="Check and plan; create nothing")
+
+
+class ReasonInput(Input):
+    reason = serializers.CharField(max_length=2000, required=False, allow_blank=True, default="")
+
+
+class PlanShape(serializers.Serializer[Any]):
+    """What a job would take. What cannot be said is null, and `reasons` says why."""
+
+    goal_steps = serializers.IntegerField()
+    num_workers = serializers.IntegerField()
+    num_samples = serializers.IntegerField(help_text="Samples of the dataset as it stands")
+    num_epochs = serializers.FloatField(help_text="How often a sample is seen on average")
+    num_past_jobs = serializers.IntegerField(help_text="Earlier jobs whose pace was used")
+    duration_s = serializers.FloatField(allow_null=True)
+    duration_low_s = serializers.FloatField(allow_null=True)
+    duration_high_s = serializers.FloatField(allow_null=True)
+    finish_at = serializers.DateTimeField(allow_null=True)
+    worker_hours = serializers.FloatField(allow_null=True)
+    cost_usd = serializers.FloatField(allow_null=True)
+    deadline_margin_s = serializers.FloatField(allow_null=True)
+    deadline_chance = serializers.FloatField(allow_null=True, help_text="Share of past paces that make the deadline")
+    within_budget = serializers.BooleanField(allow_null=True)
+    reasons = serializers.ListField(child=serializers.CharField())
+
+
+class AttemptShape(StatefulShape):
+    job = serializers.UUIDField(source="job.uuid", read_only=True)
+    fence = serializers.IntegerField(help_text="1, 2, 3, … within the job; the highest may write")
+    world_size = serializers.IntegerField()
+    start_step = serializers.IntegerField()
+    last_step = serializers.IntegerField(help_text="-1 before the first")
+    resumed_from = serializers.UUIDField(source="resumed_from.uuid", read_only=True, allow_null=True)
+    capabilities = serializers.JSONField()
+    versions = serializers.JSONField()
+    running_at = serializers.DateTimeField(allow_null=True)
+    heartbeat_at = serializers.DateTimeField(allow_null=True)
+    ended_at = serializers.DateTimeField(allow_null=True)
+    exit_code = serializers.IntegerField(allow_null=True)
+    detail = serializers.CharField()
+    totals = serializers.JSONField()
+
+
+class WorkerShape(RowShape):
+    rank = serializers.IntegerField()
+    host = serializers.CharField()
+    last_seq = serializers.IntegerField()
+    last_step = serializers.IntegerField()
+    heartbeat_at = serializers.DateTimeField(allow_null=True)
+    step_time_s = serializers.FloatField(allow_null=True)
+    system = serializers.JSONField()
+
+
+class AttemptFull(AttemptShape):
+    workers = WorkerShape(many=True)
+
+
+class SnapshotShape(StatefulShape):
+    job = serializers.UUIDField(source="job.uuid", read_only=True)
+    attempt = serializers.UUIDField(source="attempt.uuid", read_only=True)
+    name = serializers.CharField()
+    kind = serializers.CharField(help_text="gradient or weights")
+    step = serializers.IntegerField()
+    micro_step = serializers.IntegerField()
+    world_size = serializers.IntegerField()
+    uri = serializers.CharField()
+    num_bytes = serializers.IntegerField()
+    digest = serializers.CharField()
+    loaded_digest = serializers.CharField()
+    detail = serializers.CharField()

@@ -1,0 +1,55 @@
+"""Teams, members, tokens."""
+
+from __future__ import annotations
+
+from rest_framework import serializers
+
+from jobs.models import ROLES, SCOPES
+from webapp.api.shapes.fields import Input, InstantField, PersonField, RowShape
+
+
+class TeamShape(RowShape):
+    name = serializers.CharField()
+    slug = serializers.CharField()
+    time_zone = serializers.CharField(help_text="IANA name")
+    two_person = serializers.BooleanField(help_text="Costly decisions need two approvers")
+    forbid_own_approval = serializers.BooleanField()
+
+
+class TeamNew(Input):
+    name = serializers.CharField(max_length=80)
+    time_zone = serializers.CharField(max_length=64, default="UTC")
+
+
+class MemberShape(RowShape):
+    team = serializers.UUIDField(source="team.uuid", read_only=True)
+    user = PersonField(read_only=True)
+    role = serializers.CharField(help_text=f"One of {', '.join(ROLES)}")
+
+
+class MemberNew(Input):
+    team = serializers.UUIDField(required=False)
+    email = serializers.EmailField(max_length=254, help_text="Address of somebody who has an account here")
+    role = serializers.CharField(max_length=16, help_text=f"One of {', '.join(ROLES)}")
+
+
+class TokenShape(RowShape):
+    team = serializers.UUIDField(source="team.uuid", read_only=True)
+    user = PersonField(read_only=True, allow_null=True)
+    name = serializers.CharField()
+    prefix = serializers.CharField(help_text="First characters of the token")
+    scopes = serializers.ListField(child=serializers.CharField())
+    expires_at = serializers.DateTimeField(allow_null=True)
+    revoked_at = serializers.DateTimeField(allow_null=True)
+    last_used_at = serializers.DateTimeField(allow_null=True)
+
+
+class TokenMade(TokenShape):
+    token = serializers.CharField(help_text="Shown this once; it is stored as a hash")
+
+
+class TokenNew(Input):
+    team = serializers.UUIDField(required=False)
+    name = serializers.CharField(max_length=80)
+    scopes = serializers.ListField(child=serializers.CharField(max_length=16), max_length=len(SCOPES))
+    expires_at = InstantField(required=False, allow_null=True)
