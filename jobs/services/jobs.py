@@ -25,7 +25,8 @@ TRAINING_DEFAULTS: dict[str, Any] = {
     "lr": 1e-3,
     "seq_len": 128,
     "seed": 1,
-    "lora": False,
+    "lora": 0,
+    "snapshot_every": 100,
     "export_every": 100,
 }
 # Name -> (lowest, highest, whole number).
@@ -35,6 +36,8 @@ TRAINING_RANGES: dict[str, tuple[float, float, bool]] = {
     "lr": (1e-9, 10.0, False),
     "seq_len": (8, 1_048_576, True),
     "seed": (0, 2**63 - 1, True),
+    "lora": (0, 1024, True),  # rank of the adapters, 0 for full fine-tuning
+    "snapshot_every": (0, 10_000_000, True),
     "export_every": (1, 10_000_000, True),
 }
 
@@ -43,10 +46,7 @@ def training_checked(training: dict[str, Any]) -> dict[str, Any]:
     """Training settings with defaults filled in. Raises `Invalid` naming each bad one."""
     errors: dict[str, list[str]] = {}
     for name, value in training.items():
-        if name == "lora":
-            if not isinstance(value, bool):
-                errors[name] = ["true or false."]
-        elif name not in TRAINING_RANGES:
+        if name not in TRAINING_RANGES:
             errors[name] = [f"Unknown. Known: {', '.join(TRAINING_DEFAULTS)}."]
         else:
             low, high, whole = TRAINING_RANGES[name]
