@@ -19,7 +19,9 @@ def states_markdown() -> str:
     ]
     for model, table in NEXT.items():
         lines += ["", f"## {model}", "", "| state | means | may become |", "|---|---|---|"]
-        lines += [f"| {state} | {MEANING[model][state]} | {', '.join(moves) or 'the end'} |" for state, moves in table.items()]
+        lines += [
+            f"| {state} | {MEANING[model][state]} | {', '.join(moves) or 'the end'} |" for state, moves in table.items()
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -1,0 +1,57 @@
+"""`manage.py replay_decision D-12 [--team SLUG]`: compute a stored decision again from what its rule saw."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from jobs.models import Decision
+from jobs.planning import RULES
+from jobs.scheduler.situation import Situation
+
+
+class Command(BaseCommand):
+    help = "Compute a stored decision again from the situation that is stored with it."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("decision", help="D-12, 12, or the UUID")
+        parser.add_argument("--team", help="slug of the team, where several have that number")
+        parser.add_argument("--json", action="store_true", help="print JSON only")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        decision = _find(options["decision"], options["team"])
+        if decision.rule not in RULES or not decision.situation:
+            raise CommandError(f"{decision} was made by {decision.rule}, which is no rule that can be asked again.")
+        proposals = RULES[decision.rule](Situation.from_json(decision.situation))
+        match = next((p for p in proposals if p.subject == decision.subject), None)
+        same = match is not None and match.evidence == decision.evidence and match.sentence == decision.sentence
+        answer = {
+            "decision": str(decision),
+            "same": same,
+            "stored": decision.sentence,
+            "again": match.sentence if match else None,
+            "evidence": decision.evidence,
+        }
+        if options["json"]:
+            self.stdout.write(json.dumps(answer))
+        else:
+            self.stdout.write(f"{decision} of {decision.job.name}: {'the same again' if same else 'DIFFERENT'}")
+            self.stdout.write(f"  stored: {answer['stored']}\n  again:  {answer['again']}")
+        if not same:
+            raise CommandError("The rule answers otherwise now: its code or its settings have changed.")
+
+
+def _find(word: str, team: str | None) -> Decision:
+    number = word.removeprefix("D-")
+    rows = Decision.objects.select_related("job")
+    rows = rows.filter(number=int(number)) if number.isdigit() else rows.filter(uuid=word)
+    if team:
+        rows = rows.filter(team__slug=team)
+    found = list(rows[:2])
+    if not found:
+        raise CommandError(f"There is no decision {word}.")
+    if len(found) > 1:
+        raise CommandError(f"Several teams have a decision {word}; name one with --team.")
+    return found[0]
