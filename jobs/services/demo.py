@@ -46,7 +46,7 @@ MODELS: dict[str, dict[str, Any]] = {
             "seq_len": 96,
             "seed": 1,
             "export_every": 40,
-            "lora": True,
+            "lora": 8,
         },
     },
 }
