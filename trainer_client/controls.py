@@ -1,0 +1,137 @@
+"""What a `BidirectionalTrainer` can do when a directive asks: the handlers that it registers with its session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from trainer_client.journal import JournalEntry
+from trainer_client.mixture import MixtureError
+from trainer_client.protocol import EXIT_RESIZED
+from trainer_client.session import Commit, DirectiveRefused, Leave
+from trainer_client.sharddata import ShardDataError, parse_added
+
+if TYPE_CHECKING:
+    from trainer_client.trainer import BidirectionalMixin
+
+MAX_LR_FACTOR = 100.0
+
+
+class MixtureControls:
+    """Handlers for data, training values, snapshots, evaluation and resize. All ranks hold equal ones."""
+
+    def __init__(self, trainer: BidirectionalMixin) -> None:
+        self._trainer = trainer
+        self.lr_factor = 1.0
+        self.max_grad_norm: float | None = None
+        session = trainer.session
+        for action in ("set_weights", "pause_shard", "resume_shard", "set_global_batch"):
+            session.on(action, self._mixture_handler(action))
+        session.on("add_shard", self._add_shard)
+        session.on("set_training", self._set_training)
+        session.on("snapshot", self._snapshot)
+        session.on("evaluate", self._evaluate)
+        session.on("resize", self._resize)
+
+    # -- data ---------------------------------------------------------------------------------------------------------
+
+    def _mixture_handler(self, action: str) -> Callable[[dict[str, Any], bytes | None, int], Commit]:
+        def handle(args: dict[str, Any], data: bytes | None, step: int) -> Commit:
+            return self._change(step, {"action": action} | args)
+
+        return handle
+
+    def _change(self, step: int, change: dict[str, Any]) -> Commit:
+        mixture = self._trainer.source.mixture
+        try:
+            mixture.check(change)
+        except MixtureError as error:
+            raise DirectiveRefused(str(error)) from error
+        return lambda: mixture.apply(step, change)
+
+    def _add_shard(self, args: dict[str, Any], data: bytes | None, step: int) -> Commit:
+        change = {"action": "add_shard"} | {key: args[key] for key in ("shard", "mode", "weight", "resume") if key in args}
+        change["mode"] = change.get("mode") or "replace"
+        try:
+            samples = parse_added(data or b"", self._name(args), args.get("num_samples"))
+        except ShardDataError as error:
+            raise DirectiveRefused(str(error)) from error
+        commit = self._change(step, change | {"num_samples": len(samples), "revision": args.get("revision")})
+
+        def add() -> None:
+            commit()
+            self._trainer.source.shards.add(args["shard"], samples, change["mode"])
+
+        return add
+
+    @staticmethod
+    def _name(args: Mapping[str, Any]) -> str:
+        return f"revision {args.get('number') or args.get('revision')} of {args.get('shard')}"
+
+    def take_past_data(self, past: Iterable[JournalEntry]) -> None:
+        """Samples of changes that the loaded mixture already knows."""
+        for entry in past:
+            if entry.directive.action == "add_shard":
+                args = entry.directive.args
+                samples = parse_added(entry.data or b"", self._name(args), None)
+                self._trainer.source.shards.add(args["shard"], samples, args.get("mode") or "replace")
+
+    # -- training values ----------------------------------------------------------------------------------------------
+
+    def _set_training(self, args: dict[str, Any], data: bytes | None, step: int) -> Commit:
+        factor, clip = args.get("lr_factor"), args.get("max_grad_norm")
+        if factor is None and clip is None:
+            raise DirectiveRefused("set_training needs lr_factor or max_grad_norm")
+        for name, value, most in (("lr_factor", factor, MAX_LR_FACTOR), ("max_grad_norm", clip, float("inf"))):
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (number and 0 < value <= most and value < float("inf")):
+                raise DirectiveRefused(f"{name} must be a number above 0 and at most {most:g}, not {value!r}")
+
+        def commit() -> None:
+            if factor is not None:
+                self._set_lr_factor(float(factor))
+            if clip is not None:
+                self.max_grad_norm = self._trainer.args.max_grad_norm = float(clip)
+
+        return commit
+
+    def _set_lr_factor(self, factor: float) -> None:
+        """The learning rate becomes `factor` times the planned schedule (not times what it is now)."""
+        change, self.lr_factor = factor / self.lr_factor, factor
+        scheduler = self._trainer.lr_scheduler
+        scheduler.base_lrs = [rate * change for rate in scheduler.base_lrs]
+        scheduler._last_lr = [rate * change for rate in scheduler.get_last_lr()]
+        for group in self._trainer.optimizer.param_groups:
+            group["lr"] *= change
+            group["initial_lr"] = group.get("initial_lr", group["lr"]) * change
+
+    def state(self) -> dict[str, Any]:
+        """For the snapshot; the scaled rates themselves travel with the schedule."""
+        return {"lr_factor": self.lr_factor, "max_grad_norm": self.max_grad_norm}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """After optimizer and schedule have been put back."""
+        self.lr_factor, self.max_grad_norm = state["lr_factor"], state["max_grad_norm"]
+        if self.max_grad_norm is not None:
+            self._trainer.args.max_grad_norm = self.max_grad_norm
+
+    # -- orders -------------------------------------------------------------------------------------------------------
+
+    def _snapshot(self, args: dict[str, Any], data: bytes | None, step: int) -> None:
+        trouble = self._trainer.saver.save(step)
+        if trouble:
+            raise RuntimeError(trouble)
+        if self._trainer.session.rank == 0:
+            self._trainer.exporter.export(step)
+
+    def _evaluate(self, args: dict[str, Any], data: bytes | None, step: int) -> None:
+        if not self._trainer.source.shards.held_out():
+            raise DirectiveRefused("nothing is held out for evaluation; start the run with --eval_fraction")
+        self._trainer.evaluate_held_out(step)
+
+    def _resize(self, args: dict[str, Any], data: bytes | None, step: int) -> Commit:
+        workers = args.get("num_workers")
+        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+            raise DirectiveRefused(f"num_workers must be a whole number of at least 1, not {workers!r}")
+        leave = Leave("resized", EXIT_RESIZED, f"resize to {workers} workers", args={"num_workers": workers})
+        return lambda: self._trainer.session.request_leave(leave)

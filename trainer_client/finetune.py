@@ -1,0 +1,210 @@
+"""One worker of `launch_finetune`: from flags to exit code. The heavy imports are here."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import traceback
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from transformers import TrainingArguments
+from transformers.utils import logging as transformers_logging
+
+from trainer_client import protocol
+from trainer_client.agreement import Agreement
+from trainer_client.encoding import BatchSource, Encoder
+from trainer_client.finetune_config import ConfigError, FinetuneConfig
+from trainer_client.journal import Journal, write_durably
+from trainer_client.mixture import MixtureError, ShardedMixture
+from trainer_client.models import ModelError, add_lora, obtain_model
+from trainer_client.saving import find_resume
+from trainer_client.session import Session, SessionConfig
+from trainer_client.sharddata import ShardDataError, ShardEntry, ShardSet, load_shard_config
+from trainer_client.snapshots import SnapshotCorrupt
+from trainer_client.trainer import BidirectionalOptions, BidirectionalTrainer
+from trainer_client.training_state import LoadedState
+
+log = logging.getLogger("counterflow.finetune")
+
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+USER_ERRORS = (ConfigError, ShardDataError, MixtureError, ModelError, SnapshotCorrupt)
+
+
+def run_worker(config: FinetuneConfig) -> int:
+    """Train as the rank that the environment names; reports the end whatever it is, and returns the exit code."""
+    threads = int(os.environ.get("OMP_NUM_THREADS") or 0)
+    if threads:
+        torch.set_num_threads(threads)
+    transformers_logging.set_verbosity_warning()
+    transformers_logging.disable_progress_bar()
+    init_process_group()
+    session_config = SessionConfig.from_env(config.run_dir, config.scheduler_endpoint)
+    session = Session(session_config, journal=Journal(config.gradient_snapshot_dir / "journal"))
+    session.install_signal_handlers()
+    try:
+        return _train(config, session)
+    except USER_ERRORS as error:
+        log.error("%s", error)
+        return _fail(session, protocol.EXIT_BAD_CONFIG, "user_error", str(error))
+    except Exception as error:  # whatever ended the training is the last thing the server must hear
+        log.exception("training failed")
+        kind = "out_of_memory" if isinstance(error, MemoryError | torch.OutOfMemoryError) else None
+        return _fail(session, 1, kind, "".join(traceback.format_exception_only(error)).strip())
+
+
+def init_process_group() -> None:
+    """Join the other workers; a world of one needs no group."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        return
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    if backend == "nccl":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group(
+        backend,
+        init_method=os.environ.get("COUNTERFLOW_RENDEZVOUS", "env://"),
+        rank=int(os.environ["RANK"]),
+        world_size=world,
+        timeout=COLLECTIVE_TIMEOUT,
+    )
+
+
+def _train(config: FinetuneConfig, session: Session) -> int:
+    entries = load_shard_config(config.shard_config)
+    trainer = build_trainer(config, session, entries)
+    loaded = _resume_point(config, session) if config.resume else None
+    if loaded is not None:
+        trainer.resume(loaded)
+    if session.rank == 0:
+        config.run_dir.mkdir(parents=True, exist_ok=True)
+        write_durably(config.run_dir / "config.json", json.dumps(config.public(), indent=1).encode())
+    trainer.train()
+    return _conclude(trainer, session)
+
+
+def build_trainer(config: FinetuneConfig, session: Session, entries: list[ShardEntry]) -> BidirectionalTrainer:
+    """Data, model and trainer (collective)."""
+    shards = ShardSet.open(entries, config.eval_fraction)
+    weights = {entry.id: entry.weight for entry in entries} | config.weights
+    mixture = ShardedMixture(shards.counts(), global_batch=config.global_batch, seed=config.seed, weights=weights)
+    model, tokenizer = obtain_model(
+        config.model,
+        shards.texts(),
+        config.gradient_snapshot_dir,
+        session.agreement,
+        dtype=config.dtype,
+        seed=config.seed,
+        seq_len=config.seq_len,
+    )
+    if config.lora:
+        torch.manual_seed(config.seed)
+        model = add_lora(model, config.lora, config.lora_alpha or 2.0 * config.lora)
+    source = BatchSource(mixture, shards, Encoder(tokenizer, config.seq_len), micro_batch=config.micro_batch)
+    options = BidirectionalOptions(
+        snapshot_dir=config.gradient_snapshot_dir,
+        snapshot_every=config.snapshot_every,
+        export_every=config.export_every,
+        eval_every=config.eval_every,
+        on_nonfinite=config.on_nonfinite,
+    )
+    return BidirectionalTrainer(
+        model=model,
+        args=training_arguments(config),
+        processing_class=tokenizer,
+        source=source,
+        session=session,
+        options=options,
+    )
+
+
+def training_arguments(config: FinetuneConfig) -> TrainingArguments:
+    """Plain Trainer's arguments for the parts of the loop that are its own."""
+    return TrainingArguments(
+        output_dir=str(config.run_dir / "trainer"),
+        max_steps=config.steps,
+        per_device_train_batch_size=config.micro_batch,
+        learning_rate=config.lr,
+        lr_scheduler_type=config.lr_schedule,
+        warmup_steps=min(config.warmup_steps, config.steps),
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm,
+        seed=config.seed,
+        bf16=False,
+        use_cpu=not torch.cuda.is_available(),
+        ddp_find_unused_parameters=False,
+        logging_strategy="steps",
+        logging_steps=50,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_num_workers=0,
+    )
+
+
+def _resume_point(config: FinetuneConfig, session: Session) -> LoadedState | None:
+    """The newest good snapshot, after comparing it with the flags."""
+
+    def refuse(path: Path, why: str) -> None:
+        step = int(path.name.split("-")[1])
+        session.report_snapshot(
+            snapshot=path.name, kind="gradient", status="corrupt", step=step, uri=path.resolve().as_uri(), detail=why
+        )
+        session.say(f"{why}; the snapshot before is used", "error")
+
+    loaded = find_resume(config.gradient_snapshot_dir, session.agreement, refuse)
+    if loaded is None:
+        session.say("no snapshot to resume from: starting at step 0")
+        return None
+    planned = loaded.head["planned_steps"]
+    if planned != config.steps:
+        raise ConfigError(f"--steps {config.steps}: the snapshot was planned for {planned} steps; give that, or leave out --resume")
+    session.say(f"resuming before step {loaded.step} from {loaded.snapshot.name}")
+    return loaded
+
+
+def _conclude(trainer: BidirectionalTrainer, session: Session) -> int:
+    """The last snapshot and export, then the last word."""
+    leave, step = trainer.leave, trainer.state.global_step
+    if leave is None:
+        trainer.saver.save(step)
+        if trainer.options.eval_every:
+            trainer.evaluate_held_out(step)
+        if trainer.options.export_every and session.rank == 0:
+            trainer.exporter.wait()
+            trainer.exporter.export(step)
+    trainer.exporter.wait()
+    message = _nonfinite_note(trainer)
+    if leave is None:
+        code = session.finish(outcome="done", step=step, exit_code=protocol.EXIT_DONE, message=message)
+    else:
+        message = "; ".join(part for part in (leave.reason, message) if part)
+        code = session.finish(
+            outcome=leave.outcome,
+            step=step,
+            exit_code=leave.exit_code,
+            failure_class=leave.args.get("failure_class"),
+            message=message,
+        )
+    session.agreement.barrier()
+    return code
+
+
+def _nonfinite_note(trainer: BidirectionalTrainer) -> str:
+    count = trainer.nonfinite_steps
+    return f"{count} steps had no finite gradient" if count else ""
+
+
+def _fail(session: Session, code: int, failure_class: str | None, message: str) -> int:
+    """Report a failure without any collective: the other ranks may be gone."""
+    fields: dict[str, Any] = {"outcome": "failed", "step": session.next_step, "failure_class": failure_class, "message": message}
+    if session.reporter is not None:
+        session.reporter.start_if_needed()
+    return session.finish(exit_code=code, **fields)
+
+
+__all__ = ["Agreement", "build_trainer", "init_process_group", "run_worker", "training_arguments"]

@@ -1,0 +1,58 @@
+"""Token losses by shard, from the logits of the one forward pass.
+
+Legend: N samples, T tokens, V vocabulary, K shards. Sums and counts, never means: they add up exactly over micro-batches and
+ranks, and a shard without a supervised token is a count of 0, not a loss of 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from trainer_client.encoding import IGNORED
+
+
+def sample_losses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sum of token losses in nats [N] (float32, with gradient) and supervised tokens [N] of each sample.
+
+    `logits` [N, T, V], `labels` [N, T] unshifted, `IGNORED` where not supervised. A sample without a supervised token has a
+    sum of exactly 0 and a gradient of 0.
+    """
+    targets = labels[:, 1:]
+    flat = F.cross_entropy(
+        logits[:, :-1].reshape(-1, logits.shape[-1]).float(), targets.reshape(-1), ignore_index=IGNORED, reduction="none"
+    )
+    return flat.view(targets.shape).sum(dim=1), (targets != IGNORED).sum(dim=1)
+
+
+@dataclass
+class ShardSums:
+    """One rank's sums over the micro-batches of a step. Tensors stay on the device until `collect`."""
+
+    _losses: list[torch.Tensor] = field(default_factory=list)
+    _tokens: list[torch.Tensor] = field(default_factory=list)
+    _shards: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, losses: torch.Tensor, tokens: torch.Tensor, shards: np.ndarray) -> None:
+        """Losses [N] and tokens [N] of samples that belong to `shards` [N]."""
+        self._losses.append(losses.detach())
+        self._tokens.append(tokens)
+        self._shards.append(shards)
+
+    def collect(self) -> dict[int, tuple[float, int, int]]:
+        """Shard index -> (loss sum in nats, supervised tokens, samples); float64 sums, NaN stays NaN of its own shard."""
+        if not self._shards:
+            return {}
+        shard = np.concatenate(self._shards)
+        losses = torch.cat(self._losses).double().cpu().numpy()
+        tokens = torch.cat(self._tokens).cpu().numpy()
+        present, inverse = np.unique(shard, return_inverse=True)
+        loss_sum = np.bincount(inverse, weights=losses)
+        token_sum = np.bincount(inverse, weights=tokens)
+        samples = np.bincount(inverse)
+        return {
+            int(name): (float(loss_sum[at]), int(token_sum[at]), int(samples[at])) for at, name in enumerate(present)
+        }

@@ -1,0 +1,109 @@
+"""What a boundary snapshot holds and how it is put back: parameters, optimizer, schedule, random state, data, step.
+
+Everything that a world of another size can take over is stored once, by rank 0; random state is stored for each rank, and
+a rank that has none gets a stream of its own derived from seed, step and rank.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from trainer_client.permutation import combine
+from trainer_client.snapshots import Snapshot, SnapshotCorrupt
+
+TENSORS, HEAD = "tensors.pt", "state.json"
+_RNG = 21
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedState:
+    """A snapshot read back. `head`: step, world_size, mixture, training, fingerprint; `tensors`: model, optimizer, …"""
+
+    snapshot: Snapshot
+    head: dict[str, Any]
+    tensors: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        return int(self.head["step"])
+
+
+def model_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    """All of a fully trained model, else its trainable parameters only (LoRA: the base comes from where it came)."""
+    if all(parameter.requires_grad for parameter in model.parameters()):
+        return model.state_dict()
+    return {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def load_model_state(model: nn.Module, state: dict[str, torch.Tensor]) -> None:
+    """Put parameters back; every expected name must be there and no other (a missing one would train on from noise)."""
+    expected = set(model_state(model))
+    missing, surplus = sorted(expected - set(state)), sorted(set(state) - expected)
+    if missing or surplus:
+        raise SnapshotCorrupt(f"the snapshot is of another model: missing {missing[:5]}, not expected {surplus[:5]}")
+    model.load_state_dict(state, strict=False)
+
+
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Put moments back. A parameter that had none and one that lost them are told apart by the recorded count."""
+    groups = [len(group["params"]) for group in optimizer.state_dict()["param_groups"]]
+    saved = [len(group["params"]) for group in state["param_groups"]]
+    if groups != saved:
+        raise SnapshotCorrupt(f"the optimizer has parameter groups of {groups}, the snapshot of {saved}")
+    keys = [set(entry) for entry in state["state"].values()]
+    if keys and any(entry != keys[0] for entry in keys):
+        raise SnapshotCorrupt("the optimizer state of some parameters is incomplete")
+    optimizer.load_state_dict(state)
+
+
+def write_state(folder: Path, head: dict[str, Any], tensors: dict[str, Any]) -> None:
+    """Files of a snapshot; for `SnapshotStore.write`."""
+    torch.save(tensors, folder / TENSORS)
+    (folder / HEAD).write_text(json.dumps(head, allow_nan=False), encoding="utf-8")
+
+
+def read_state(snapshot: Snapshot) -> LoadedState:
+    """Read a verified snapshot; only tensors and plain values are unpickled."""
+    head = json.loads((snapshot.path / HEAD).read_text(encoding="utf-8"))
+    tensors = torch.load(snapshot.path / TENSORS, map_location="cpu", weights_only=True)
+    return LoadedState(snapshot, head, tensors)
+
+
+def capture_rng() -> dict[str, Any]:
+    """This rank's random state as plain values and tensors."""
+    version, internal, gauss = random.getstate()
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # type: ignore[misc]
+    state: dict[str, Any] = {
+        "python": [version, list(internal), gauss],
+        "numpy": [name, torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(cached)],
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def restore_rng(state: dict[str, Any] | None, *, seed: int, step: int, rank: int) -> bool:
+    """Put a rank's random state back, or derive one from (seed, step, rank). Whether it was the saved one."""
+    if state is None:
+        derived = int(combine(seed & (2**64 - 1), _RNG, step, rank))
+        random.seed(derived)
+        np.random.seed(derived % 2**32)
+        torch.manual_seed(derived % 2**63)
+        return False
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+    return True
