@@ -61,7 +61,8 @@ class Installation:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as response:
                 return json.load(response)
         except urllib.error.HTTPError as error:
-            return json.load(error)
+            body = error.read()
+            return json.loads(body) if body.startswith(b"{") else None
         except (OSError, ValueError):
             return None
 

@@ -47,6 +47,7 @@ def server_argv(binary: Path, *, socket: Path, data_dir: Path) -> list[str]:
         "appendfsync": "everysec",
         "save": "",
         "daemonize": "no",
+        "set-proc-title": "no",  # a new title would overwrite the environment, and with it the mark
         "databases": "16",
         "loglevel": "warning",
         "maxmemory-policy": "noeviction",
