@@ -25,6 +25,7 @@ SHARD: Final[Layout] = (
     ("samples", "<i8", "add"),
     ("num_points", "<u4", "add"),  # points with tokens, finite
     ("num_nonfinite", "<u4", "add"),
+    ("num_empty", "<u4", "add"),  # points without a supervised token: seen, but no data
     ("loss_min", "<f8", "min"),  # lowest and highest loss per token of one point; +inf and -inf without any
     ("loss_max", "<f8", "max"),
 )

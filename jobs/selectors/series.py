@@ -29,6 +29,7 @@ class ShardSeries:
     samples: NDArray  # [S, B]
     num_points: NDArray  # [S, B]
     num_nonfinite: NDArray  # [S, B]
+    num_empty: NDArray  # [S, B] points without a supervised token
     loss_min: NDArray  # [S, B] lowest loss per token of one point, +inf without any
     loss_max: NDArray  # [S, B] highest, -inf without any
 
@@ -46,5 +47,9 @@ def shard_series(job: Job, since_step: int = 0, level: int = 0) -> ShardSeries:
     grid = grid_shards(segments, start=start, width=width, num_bins=num_bins, num=num)
     planes = {name: np.ascontiguousarray(values[:, indices].T) for name, values in grid.items()}
     return ShardSeries(
-        keys=tuple(key for _, key in shards), indices=indices, bins=start + width * np.arange(num_bins), width=width, **planes
+        keys=tuple(key for _, key in shards),
+        indices=indices,
+        bins=start + width * np.arange(num_bins),
+        width=width,
+        **planes,
     )

@@ -36,7 +36,7 @@ def shard_points_add(
     for chunk in _by_steps(step):
         bins, at = np.unique(step[chunk], return_inverse=True)
         points = _ShardPoints(
-            at, index[chunk], loss_sum[chunk], tokens[chunk], samples[chunk], measured[chunk] & (tokens[chunk] > 0)
+            at, index[chunk], loss_sum[chunk], tokens[chunk], samples[chunk], measured[chunk]
         )
         _levels_add(ShardBin, SHARD, attempt_id, bins, points.planes(len(bins)))
 
@@ -74,12 +74,14 @@ class _ShardPoints:
     """Points of at most `STEPS_AT_ONCE` steps on their way into planes. `at` [P] says which of the bins a point is in."""
 
     def __init__(
-        self, at: NDArray, index: NDArray, loss_sum: NDArray, tokens: NDArray, samples: NDArray, counts: NDArray
+        self, at: NDArray, index: NDArray, loss_sum: NDArray, tokens: NDArray, samples: NDArray, measured: NDArray
     ) -> None:
         self.at, self.index, self.loss_sum, self.tokens, self.samples = at, index, loss_sum, tokens, samples
         self.num = int(index.max()) + 1
-        self.good = counts & np.isfinite(loss_sum)
-        self.bad = counts & ~self.good
+        finite, full = np.isfinite(loss_sum), tokens > 0
+        self.good = measured & full & finite
+        self.bad = measured & full & ~finite
+        self.empty = measured & ~full
 
     def planes(self, num_bins: int) -> Planes:
         shape = (num_bins, self.num)
@@ -92,6 +94,7 @@ class _ShardPoints:
         planes["tokens"] = np.bincount(good, tokens, size).astype("<i8").reshape(shape)
         planes["samples"] = np.bincount(flat, self.samples, size).astype("<i8").reshape(shape)
         planes["num_points"] = np.bincount(good, minlength=size).astype("<u4").reshape(shape)
+        planes["num_empty"] = np.bincount(flat[self.empty], minlength=size).astype("<u4").reshape(shape)
         planes["num_nonfinite"] = np.bincount(bad, minlength=size).astype("<u4").reshape(shape)
         mean = loss / tokens
         np.minimum.at(planes["loss_min"].reshape(-1), good, mean)
