@@ -327,6 +327,7 @@ class Session:
                 return Ack(directive.id, "failed", None, trouble)
         if commit is not None:
             commit()
+        log.info("rank %d: directive %s (%s) in force from step %d", self.rank, directive.id, directive.action, step)
         if directive.action in JOURNALED:
             self._applied.append(directive.id)
         return Ack(directive.id, "applied", step)
