@@ -17,6 +17,9 @@ SCHEDULE: dict[str, Tick] = {
     "heartbeat_control": Tick("workers.heartbeat.beat", 10, "control"),
     "heartbeat_urgent": Tick("workers.heartbeat.beat", 10, "urgent"),
     "heartbeat_clock": Tick("workers.heartbeat.beat", 10, "clock"),
+    "watch": Tick("workers.watch", 2),
+    "sweep": Tick("workers.sweep", 3),
+    "rules": Tick("workers.rules", 3),
     "prune_periodic_runs": Tick("workers.heartbeat.prune_periodic_runs", 3600),
 }
 

@@ -19,46 +19,52 @@ from workers.broker_urls import celery_url
 
 logger = structlog.get_logger(__name__)
 
-TASK_MODULES = ("workers.heartbeat", "workers.clock", "workers.execute", "workers.augment", "workers.market")
+TASK_MODULES = ("workers.heartbeat", "workers.clock", "workers.watch", "workers.execute", "workers.market")
 QUEUES = ("control", "urgent", "clock")
 
+
+def celery_conf(redis_url: str) -> dict[str, Any]:
+    """Everything that makes a Celery application ours, for the broker at `redis_url`."""
+    return {
+        "broker_url": celery_url(redis_url),
+        "broker_transport_options": {
+            # Short, because a redelivered command finds its lease taken or its work done: the row decides, not the queue.
+            "visibility_timeout": 300,
+            "global_keyprefix": "counterflow:celery:",
+            "socket_timeout": 20,
+            "socket_connect_timeout": 3,
+            "health_check_interval": 10,
+            "retry_on_timeout": True,
+        },
+        "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,
+        "broker_connection_timeout": 3,
+        "result_backend": None,
+        "task_ignore_result": True,
+        "task_serializer": "json",
+        "accept_content": ["json"],
+        "task_acks_late": True,
+        "task_reject_on_worker_lost": True,
+        "worker_prefetch_multiplier": 1,
+        "worker_hijack_root_logger": False,
+        "worker_redirect_stdouts": False,
+        "worker_soft_shutdown_timeout": 5,
+        "worker_cancel_long_running_tasks_on_connection_loss": False,
+        "task_queues": [Queue(name, routing_key=name) for name in QUEUES],
+        "task_default_queue": "control",
+        "task_default_routing_key": "control",
+        "task_create_missing_queues": False,
+        "task_soft_time_limit": 1500,
+        "task_time_limit": 1560,
+        "enable_utc": True,
+        "timezone": "UTC",
+        "beat_schedule": beat_schedule(),
+        "imports": tuple(name for name in TASK_MODULES if find_spec(name)),
+    }
+
+
 app = Celery("counterflow")
-app.conf.update(
-    broker_url=celery_url(settings.REDIS_URL),
-    broker_transport_options={
-        # Short, because a redelivered command finds its lease taken or its work done; truth is the row, not the queue.
-        "visibility_timeout": 300,
-        "global_keyprefix": "counterflow:celery:",
-        "socket_timeout": 20,
-        "socket_connect_timeout": 3,
-        "health_check_interval": 10,
-        "retry_on_timeout": True,
-    },
-    broker_connection_retry_on_startup=True,
-    broker_connection_max_retries=None,
-    broker_connection_timeout=3,
-    result_backend=None,
-    task_ignore_result=True,
-    task_serializer="json",
-    accept_content=["json"],
-    task_acks_late=True,
-    task_reject_on_worker_lost=True,
-    worker_prefetch_multiplier=1,
-    worker_hijack_root_logger=False,
-    worker_redirect_stdouts=False,
-    worker_soft_shutdown_timeout=5,
-    worker_cancel_long_running_tasks_on_connection_loss=False,
-    task_queues=[Queue(name, routing_key=name) for name in QUEUES],
-    task_default_queue="control",
-    task_default_routing_key="control",
-    task_create_missing_queues=False,
-    task_soft_time_limit=1500,
-    task_time_limit=1560,
-    enable_utc=True,
-    timezone="UTC",
-    beat_schedule=beat_schedule(),
-    imports=tuple(name for name in TASK_MODULES if find_spec(name)),
-)
+app.conf.update(celery_conf(settings.REDIS_URL))
 
 
 @signals.task_unknown.connect

@@ -6,7 +6,7 @@ import structlog
 
 logger = structlog.get_logger(__name__)
 
-EXECUTE_TASK = "workers.execute.command"
+EXECUTE_TASK = "workers.run_command"
 
 
 def ring(*, command_id: int, queue: str) -> bool:

@@ -17,7 +17,7 @@ from dramatiq import Broker
 from dramatiq.brokers.redis import RedisBroker
 from dramatiq.brokers.stub import StubBroker
 
-ACTOR_MODULES = ("workers.batches", "workers.notify")
+ACTOR_MODULES = ("workers.augmentation.actors", "workers.notify")
 QUEUES = ("high", "normal", "low")
 
 if not apps.ready and not apps.loading:

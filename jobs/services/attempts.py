@@ -114,6 +114,8 @@ def _settle_job(attempt: Attempt, outcome: str, word: dict[str, Any], now: dt.da
     job = Job.objects.get(pk=attempt.job_id)
     if job.status not in ("queued", "running", "paused", "recovering"):
         return
+    if job.attempts.filter(fence__gt=attempt.fence).exists():
+        return  # its successor speaks for the job
     if outcome == "done":
         job_end(job=job, to="succeeded", now=now)
     elif outcome == "stopped":

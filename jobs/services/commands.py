@@ -151,3 +151,27 @@ def command_retry(*, command: Command, now: dt.datetime, error: str, delay: dt.t
         due_at=now + delay,
         text=f"{command.kind} will be tried again: {error}",
     )
+
+
+def command_wait(*, command: Command, now: dt.datetime, reason: str, delay: dt.timedelta) -> None:
+    """Give a command back because its time has not come. Unlike a retry this uses up no try and makes no event."""
+    won = Command.objects.filter(pk=command.pk, status="claimed", claim=command.claim).update(
+        status="issued",
+        status_at=now,
+        claim="",
+        lease_until=None,
+        error=reason,
+        due_at=now + delay,
+        num_tries=max(0, command.num_tries - 1),
+    )
+    if won != 1:
+        raise StaleWrite("The command was taken over.")
+
+
+def command_note(*, command: Command, **facts: Any) -> None:
+    """Keep facts of a half-done execution, so that a second one goes on from there. Raises `StaleWrite` if the claim was lost."""
+    result = {**command.result, **facts}
+    won = Command.objects.filter(pk=command.pk, status="claimed", claim=command.claim).update(result=result)
+    if won != 1:
+        raise StaleWrite("The command was taken over.")
+    command.result = result

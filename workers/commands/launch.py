@@ -1,0 +1,134 @@
+"""`launch`: open an attempt, lay out its run directory and start it on the job's backend.
+
+A crash at any point is repaired by the second execution: the attempt is named in the command, and the backend finds a
+run it has already started by the claim.
+"""
+
+from __future__ import annotations
+
+import decimal
+import time
+
+from django.conf import settings
+from django.db import transaction
+
+from jobs.models import Attempt, Job, Snapshot
+from jobs.services.attempts import attempt_finish, attempt_open
+from jobs.services.commands import command_note
+from jobs.services.events import SYSTEM
+from jobs.services.instances import attempt_place, instance_request, instance_running, instance_terminated
+from jobs.services.tokens import token_create
+from jobs.states import ATTEMPT_LIVE, JOB_OVER
+from trainer_client.backends import Backend, BackendError
+from workers import rundirs
+from workers.backend_access import backend_named
+from workers.carry import state_carry
+from workers.commands.registry import Passing, Permanent, Result, Work, handles
+from workers.endings import attempt_conclude, is_over
+from workers.launch_specs import GRACE_S, launch_spec, num_gpus_held
+
+
+@handles("launch")
+def launch(work: Work) -> Result:
+    """Start the job's next attempt, unless it is over or this command has started it already."""
+    attempt = _opened(work)
+    if attempt is None:
+        return {"skipped": f"the job is {work.job.status}"}
+    if attempt.status not in ATTEMPT_LIVE:
+        return {"attempt": str(attempt.uuid), "skipped": f"the attempt is {attempt.status}"}
+    backend = backend_named(work.job.backend)
+    _predecessors_gone(work, attempt, backend)
+    _lay_out(work, attempt)
+    _start(work, attempt, backend)
+    return {"attempt": str(attempt.uuid)}
+
+
+def _opened(work: Work) -> Attempt | None:
+    """The attempt of this command: the one named in it, or a new one; None if the job is over."""
+    with transaction.atomic():
+        job = Job.objects.select_for_update().get(pk=work.job.pk)
+        work.command.job = job
+        if job.status in JOB_OVER:
+            return None
+        if named := work.command.result.get("attempt"):
+            return Attempt.objects.select_related("job", "job__team").get(uuid=named)
+        attempt, secret = attempt_open(
+            job=job, num_workers=job.num_workers, now=work.now(), resumed_from=_newest_snapshot(job)
+        )
+        rundirs.token_write(attempt, secret)
+        command_note(command=work.command, attempt=str(attempt.uuid))
+    return attempt
+
+
+def _newest_snapshot(job: Job) -> Snapshot | None:
+    good = job.snapshots.filter(kind="gradient", status__in=("verified", "complete"))
+    return good.order_by("-step", "-id").first()
+
+
+def _predecessors_gone(work: Work, attempt: Attempt, backend: Backend) -> None:
+    """Two trainers must not share a snapshot directory: earlier attempts are stopped and their end confirmed first."""
+    for earlier in work.job.attempts.filter(fence__lt=attempt.fence).exclude(handle={}):
+        deadline = time.monotonic() + 2 * GRACE_S
+        asked = False
+        while not is_over(observed := backend.poll(earlier.handle)):
+            if not asked:
+                backend.stop(earlier.handle, GRACE_S)
+                asked = True
+            if time.monotonic() > deadline:
+                raise Passing(f"{earlier} does not end; its processes still run.")
+            work.renew()
+            time.sleep(0.2)
+        attempt_conclude(attempt=earlier, observed=observed, now=work.now())
+
+
+def _lay_out(work: Work, attempt: Attempt) -> None:
+    if not rundirs.token_file(attempt).exists():  # lost with the process that held it: give another
+        _, secret = token_create(
+            team=work.job.team, name=f"attempt {attempt.fence} of {work.job.name}", scopes=["ingest"],
+            now=work.now(), attempt=attempt,
+        )  # fmt: skip
+        rundirs.token_write(attempt, secret)
+    rundirs.snapshot_dir(work.job).mkdir(parents=True, exist_ok=True)
+    try:
+        rundirs.shards_write(attempt)
+    except FileNotFoundError as error:
+        _give_up(work, attempt, str(error))
+    state_carry(attempt=attempt, command=work.command, now=work.now())
+
+
+def _start(work: Work, attempt: Attempt, backend: Backend) -> None:
+    spec = launch_spec(attempt)
+    instance = instance_request(
+        attempt=attempt,
+        claim=spec.claim,
+        backend=work.job.backend,
+        kind="local" if work.job.backend == "local" else "on_demand",
+        num_gpus=num_gpus_held(work.job),
+        price_usd_per_hour=decimal.Decimal(str(settings.LOCAL_USD_PER_HOUR)) * attempt.world_size,
+        now=work.now(),
+    )
+    try:
+        handle = backend.launch(spec)
+    except BackendError as error:
+        if error.permanent:
+            instance_terminated(instance=instance, now=work.now(), detail=str(error))
+            _give_up(work, attempt, str(error))
+        raise Passing(str(error)) from error
+    attempt_place(attempt=attempt, handle=handle, run_dir=spec.run_dir)
+    instance_running(instance=instance, now=work.now(), provider_id=_provider_id(handle))
+
+
+def _provider_id(handle: dict[str, object]) -> str:
+    return str(handle.get("id") or handle.get("pid") or handle.get("claim") or "")[:200]
+
+
+def _give_up(work: Work, attempt: Attempt, why: str) -> None:
+    """Starting it again would meet the same: end attempt and job with the reason."""
+    attempt_finish(
+        attempt=attempt,
+        now=work.now(),
+        outcome="failed",
+        word={"failure_class": "precheck", "message": why},
+        actor=SYSTEM,
+    )
+    raise Permanent(why)

@@ -1,0 +1,72 @@
+"""From a job to the order that a backend gets."""
+
+from __future__ import annotations
+
+import glob
+import sys
+
+from django.conf import settings
+
+from jobs.models import Attempt, Job
+from trainer_client.backends import LaunchSpec
+from workers import rundirs
+
+GRACE_S = 30.0
+# Setting of a job -> flag of the launcher.
+FLAGS = {
+    "global_batch": "--global_batch",
+    "micro_batch": "--micro_batch",
+    "lr": "--lr",
+    "seq_len": "--seq_len",
+    "seed": "--seed",
+    "export_every": "--export_every",
+    "snapshot_every": "--snapshot_every",
+    "lora": "--lora",
+}
+
+
+def launch_spec(attempt: Attempt) -> LaunchSpec:
+    """The order for `attempt`. Equal for every call, so that a second launch finds the first by its claim."""
+    folder = rundirs.run_dir(attempt)
+    return LaunchSpec(
+        claim=attempt.uuid.hex,
+        job=str(attempt.job.uuid),
+        attempt=str(attempt.uuid),
+        command=launch_command(attempt),
+        env={
+            "COUNTERFLOW_URL": settings.TRAINER_ENDPOINT,
+            "COUNTERFLOW_JOB": str(attempt.job.uuid),
+            "COUNTERFLOW_ATTEMPT": str(attempt.uuid),
+            "COUNTERFLOW_TOKEN_FILE": str(rundirs.token_file(attempt)),
+            "COUNTERFLOW_RUN_DIR": str(folder),
+        },
+        num_workers=attempt.world_size,
+        run_dir=str(folder),
+        grace_s=GRACE_S,
+        tags={"counterflow": settings.DEPLOYMENT, "job": str(attempt.job.uuid), "attempt": str(attempt.uuid)},
+    )
+
+
+def launch_command(attempt: Attempt) -> list[str]:
+    """The command line of one rank: a job's own `run`, or the launcher that comes with us."""
+    job = attempt.job
+    if own := job.config.get("command"):
+        return [str(word) for word in own]
+    words = [sys.executable, "-m", "trainer_client.launch_finetune"]
+    words += ["--model", job.model]
+    words += ["--shard_config", str(rundirs.run_dir(attempt) / "shard_config.yaml")]
+    words += ["--scheduler_endpoint", settings.TRAINER_ENDPOINT]
+    words += ["--gradient_snapshot_dir", str(rundirs.snapshot_dir(job))]
+    words += ["--max_gpus", str(attempt.world_size), "--steps", str(job.goal_steps)]
+    words += ["--run_dir", str(rundirs.run_dir(attempt))]
+    for name, flag in FLAGS.items():
+        if (value := job.training.get(name)) is not None:
+            words += [flag, str(value)]
+    if attempt.fence > 1:
+        words.append("--resume")
+    return words
+
+
+def num_gpus_held(job: Job) -> int:
+    """GPUs that a local run of `job` occupies: one a worker where this machine has them, else none."""
+    return min(job.num_workers, len(glob.glob("/dev/nvidia[0-9]*")))

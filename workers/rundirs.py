@@ -1,0 +1,96 @@
+"""What a run finds on its disk: token, shard files and `shard_config.yaml`, under `var/runs/<job>/<attempt>/`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import yaml
+from django.conf import settings
+
+from jobs.models import Attempt, Job, JobShard
+from jobs.services.shards import revision_file
+
+
+def job_dir(job: Job) -> Path:
+    """Everything that a job's runs write."""
+    return Path(settings.VAR_DIR) / "runs" / str(job.uuid)
+
+
+def snapshot_dir(job: Job) -> Path:
+    """Shared by the attempts of a job, so that the next one finds what the last one saved."""
+    return job_dir(job) / "snapshots"
+
+
+def run_dir(attempt: Attempt) -> Path:
+    return job_dir(attempt.job) / str(attempt.uuid)
+
+
+def token_file(attempt: Attempt) -> Path:
+    return run_dir(attempt) / "token"
+
+
+def token_write(attempt: Attempt, secret: str) -> None:
+    """Store the ingest token for the trainer alone to read (mode 600), whole or not at all."""
+    path = token_file(attempt)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = path.with_suffix(f".{os.getpid()}.new")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(secret)
+    os.replace(draft, path)
+
+
+def shards_write(attempt: Attempt) -> Path:
+    """Lay out the revisions in force with their weights and pauses; returns the path of `shard_config.yaml`.
+
+    Raises `FileNotFoundError` naming the shard whose file the server has lost.
+    """
+    folder = run_dir(attempt) / "data"
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = attempt.job.job_shards.select_related("shard", "revision").order_by("index")
+    entries = [_entry(row, folder) for row in rows]
+    path = run_dir(attempt) / "shard_config.yaml"
+    draft = path.with_suffix(f".{os.getpid()}.new")
+    draft.write_text(yaml.safe_dump({"shards": entries}, sort_keys=False, allow_unicode=True))
+    os.replace(draft, path)
+    return path
+
+
+def _entry(row: JobShard, folder: Path) -> dict[str, Any]:
+    shard, revision = row.shard, row.revision
+    source = revision_file(revision)
+    if not source.is_file():
+        raise FileNotFoundError(
+            f"The samples of shard {shard.key}, revision {revision.number}, are missing on the server."
+        )
+    target = folder / f"{row.index:05d}-r{revision.number}.jsonl"
+    _link(source, target)
+    return {
+        "id": shard.key,
+        "source": shard.source,
+        "type": shard.category,
+        "size_mb": round(revision.num_bytes / 1e6, 3),
+        "hardness_score": row.hardness_score,
+        "path": str(target),
+        "weight": row.weight,
+        "paused": row.paused,
+        "revision": str(revision.uuid),
+        "provenance": shard.provenance,
+    }
+
+
+def _link(source: Path, target: Path) -> None:
+    """A second name for a file that never changes; a copy where the file system has no hard links."""
+    if target.exists():
+        return
+    with contextlib.suppress(FileExistsError):
+        try:
+            os.link(source, target)
+        except OSError:
+            draft = target.with_suffix(f".{os.getpid()}.new")
+            shutil.copyfile(source, draft)
+            os.replace(draft, target)

@@ -1,0 +1,98 @@
+"""The watch: looks at every run that lives or still costs, believes its completion marker, and closes what has ended.
+
+The trainer normally says itself how it ended; the watch is for those that could not: killed, crashed, or finished
+while the server was away.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import structlog
+from django.conf import settings
+from django.db.models import Q
+from django.utils import timezone
+
+from jobs.errors import DomainError
+from jobs.models import Attempt, Command
+from jobs.services.commands import command_issue
+from jobs.states import ATTEMPT_LIVE, JOB_OVER
+from trainer_client.backends import BackendError, Observation
+from workers.backend_access import backend_named
+from workers.celery_app import app
+from workers.endings import attempt_conclude, is_over
+from workers.periodic import once_per_slot
+
+logger = structlog.get_logger(__name__)
+
+LINGER = dt.timedelta(seconds=60)  # a process may live on after its last word, to write its snapshot down
+STOP_AGAIN = dt.timedelta(seconds=60)  # a stop that did not work is ordered again after that
+
+
+@app.task(name="workers.watch")
+@once_per_slot("watch")
+def watch() -> None:
+    """One look at everything that runs."""
+    attempts_watch(now=timezone.now())
+
+
+def attempts_watch(*, now: dt.datetime) -> dict[str, str]:
+    """Look at each attempt that lives or has a machine left.
+
+    Returns attempt id -> what was seen, for those that were placed.
+    """
+    placed = Attempt.objects.exclude(handle={}).select_related("job", "job__team")
+    rows = placed.filter(Q(status__in=ATTEMPT_LIVE) | ~Q(instances__status="terminated") & Q(instances__isnull=False))
+    seen = {}
+    for attempt in rows.distinct():
+        try:
+            seen[str(attempt.uuid)] = attempt_watch(attempt=attempt, now=now)
+        except (DomainError, BackendError, OSError, ValueError) as error:
+            # One run that cannot be looked at must not hide the others; the next look is in two seconds.
+            logger.warning("watch_failed", attempt=str(attempt.uuid), error=str(error))
+            seen[str(attempt.uuid)] = "unknown"
+    return seen
+
+
+def attempt_watch(*, attempt: Attempt, now: dt.datetime) -> str:
+    """Look at one attempt and act on it. Returns over, stopping, or the state that the backend reports."""
+    observed: Observation = backend_named(attempt.job.backend).poll(attempt.handle)
+    if is_over(observed):
+        attempt_conclude(attempt=attempt, observed=observed, now=now)
+        return "over"
+    reason = _why_stop(attempt, now)
+    if reason is None:
+        return str(observed.state)
+    _order_stop(attempt, reason, now)
+    return "stopping"
+
+
+def _why_stop(attempt: Attempt, now: dt.datetime) -> str | None:
+    """Why a run that is still there ought not to be, or None."""
+    if attempt.job.status in JOB_OVER and attempt.status in ATTEMPT_LIVE:
+        return f"The job is {attempt.job.status}."
+    if attempt.status not in ATTEMPT_LIVE:
+        lingers = attempt.ended_at is not None and now - attempt.ended_at > LINGER
+        return "It has said its last word but does not end." if lingers else None
+    if attempt.job.attempts.filter(fence__gt=attempt.fence).exists():
+        return "A newer attempt exists."
+    silent_since = attempt.heartbeat_at or attempt.created_at
+    if now - silent_since > dt.timedelta(seconds=settings.ATTEMPT_SILENT_S):
+        return f"No sign of life since {silent_since:%H:%M:%S} UTC: a rank hangs, or the server cannot be reached from there."
+    return None
+
+
+def _order_stop(attempt: Attempt, reason: str, now: dt.datetime) -> None:
+    """One stop at a time; another one only when the last has had its chance."""
+    earlier = Command.objects.filter(job=attempt.job, kind="stop", args__attempt=str(attempt.uuid)).order_by("-id")
+    last = earlier.first()
+    if last is not None and (last.status in ("issued", "claimed") or now - last.status_at < STOP_AGAIN):
+        return
+    command_issue(
+        job=attempt.job,
+        kind="stop",
+        key=f"stop:{attempt.uuid}" + (f":{earlier.count()}" if last else ""),
+        args={"attempt": str(attempt.uuid), "reason": reason},
+        queue="urgent",
+        now=now,
+    )
