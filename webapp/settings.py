@@ -176,6 +176,7 @@ REST_FRAMEWORK = {
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
     "STRICT_JSON": True,
+    "URL_FORMAT_OVERRIDE": None,  # `format` is a word of our own in queries
 }
 API_REQUESTS_PER_MINUTE = env.int("COUNTERFLOW_API_REQUESTS_PER_MINUTE", default=3000)
 SPECTACULAR_SETTINGS = {

@@ -35,6 +35,10 @@ class JobLine:
     def margin_s(self) -> float | None:
         return self.progress.margin_s(self.job.deadline)
 
+    @property
+    def budget_share(self) -> float | None:
+        return float(self.cost_usd / self.job.budget_usd) if self.job.budget_usd else None
+
 
 def jobs_listed(*, viewer: Viewer, team: Team, show: str = "all", order: str = "new", text: str = "") -> QuerySet[Job]:
     """The team's jobs in one of `SHOWS`, whose name or model holds `text`, with their number of open decisions."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 from django.utils.text import slugify
@@ -11,6 +11,7 @@ from django.utils.text import slugify
 from jobs.errors import Conflict, Invalid
 from jobs.models import ROLES, Member, Team
 from jobs.services.events import Actor, event_append
+from jobs.services.times import zone_named
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -28,6 +29,24 @@ def team_create(*, name: str, admin: User, now: dt.datetime, time_zone: str = "U
     actor = Actor.person(admin)
     event_append(team=team, kind="team.created", subject=team, now=now, actor=actor, text=f"Team {name} created.")
     member_add(team=team, user=admin, role="admin", now=now, actor=actor)
+    return team
+
+
+@transaction.atomic
+def team_change(*, team: Team, now: dt.datetime, actor: Actor, **fields: Any) -> Team:
+    """Change name, time_zone, two_person or forbid_own_approval."""
+    if unknown := set(fields) - {"name", "time_zone", "two_person", "forbid_own_approval"}:
+        raise Invalid(f"A team has no {', '.join(sorted(unknown))}.")
+    if not fields.get("name", team.name).strip():
+        raise Invalid("A team needs a name.", fields={"name": ["Give a name."]})
+    zone_named(fields.get("time_zone", team.time_zone))
+    changed = {name: value for name, value in fields.items() if value != getattr(team, name)}
+    if changed:
+        Team.objects.filter(pk=team.pk).update(**changed)
+        for name, value in changed.items():
+            setattr(team, name, value)
+        text = "Team settings changed: " + ", ".join(f"{name} {value}" for name, value in changed.items()) + "."
+        event_append(team=team, kind="team.changed", subject=team, now=now, actor=actor, text=text, data=changed)
     return team
 
 

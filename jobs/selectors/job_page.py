@@ -1,0 +1,69 @@
+"""All that a job's page shows beside its live chart."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from django.db.models import Count, Q
+
+from jobs.models import Attempt, Augmentation, Decision, Event, Job, Snapshot, Worker
+from jobs.selectors.decisions import rule_record, rules_in_force
+from jobs.selectors.jobs import JobLine, job_lines
+from jobs.services.attempt_logs import log_tail as attempt_log_tail
+from jobs.services.rules import KINDS
+
+NUM_SIDE = 6
+
+
+def job_page(*, job: Job, now: dt.datetime) -> dict[str, Any]:
+    """Context of the job page. A fixed number of queries, however long the job ran."""
+    line: JobLine = job_lines(jobs=[job], now=now)[0]
+    attempts = list(job.attempts.order_by("-fence")[:NUM_SIDE])
+    shards = job.job_shards.aggregate(total=Count("id"), paused=Count("id", filter=Q(paused=True)))
+    return {
+        "now": now,
+        "line": line,
+        "attempt": attempts[0] if attempts else None,
+        "attempts": attempts,
+        "num_attempts": job.attempts.count(),
+        "workers": workers_of(attempt=attempts[0]) if attempts else [],
+        "shards": shards,
+        "open_decisions": list(
+            job.decisions.filter(status="proposed").order_by("-waiting_usd_per_hour", "id")[:NUM_SIDE]
+        ),
+        "outcomes": outcomes_of(job=job),
+        "record": rule_record(team=job.team, job=job),
+        "augmentations": augmentations_of(job=job),
+        "snapshots": list(Snapshot.objects.filter(job=job).order_by("-step", "-id")[:NUM_SIDE]),
+        "rules": rule_lines(job=job),
+        "events": list(Event.objects.filter(job=job).order_by("-id")[:12]),
+        "log": log_tail(job=job, num_lines=10),
+    }
+
+
+def workers_of(*, attempt: Attempt) -> list[Worker]:
+    return list(attempt.workers.order_by("rank")[:64])
+
+
+def outcomes_of(*, job: Job) -> list[Decision]:
+    """Decisions that were carried out, newest first: measured ones with their outcome."""
+    done = ("succeeded", "executing", "approved", "failed", "undone")
+    return list(job.decisions.filter(status__in=done).order_by("-id")[:NUM_SIDE])
+
+
+def augmentations_of(*, job: Job) -> list[Augmentation]:
+    return list(job.augmentations.select_related("shard", "decision").order_by("-id")[:NUM_SIDE])
+
+
+def rule_lines(*, job: Job) -> list[dict[str, Any]]:
+    """For each kind of decision, what may happen without a person, and how many wait."""
+    rules = rules_in_force(team=job.team, job=job)
+    waiting = dict(job.decisions.filter(status="proposed").order_by().values_list("kind").annotate(n=Count("id")))
+    return [{"kind": kind, "rule": rules.get(kind), "num_open": waiting.get(kind, 0)} for kind in KINDS]
+
+
+def log_tail(*, job: Job, num_lines: int) -> list[str]:
+    """The newest log lines of the newest attempt."""
+    attempt = job.attempts.order_by("-fence").first()
+    return attempt_log_tail(attempt=attempt, num_lines=num_lines) if attempt else []

@@ -1,0 +1,152 @@
+"""What the detail of a decision says: evidence in words, effects with their intervals, what a yes, a no and silence lead to."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.access import role_reaches
+from jobs.models import Decision
+from jobs.selectors.decisions import decision_history, decisions_related, role_to_answer, rule_record
+from webapp import formats
+from webapp.templatetags.cf import change, span_change, usd_change
+
+HOUR, DAY = dt.timedelta(hours=1), dt.timedelta(days=1)
+
+# What rules store as evidence -> (what it is called, its unit). Others are shown by their own name.
+EVIDENCE = {
+    "loss_now": ("Loss now", "nats per token"),
+    "own_past": ("Own past, median", "nats per token"),
+    "z_own": ("Against its own past, robust z", "standard deviations"),
+    "category_loss": ("Its category, median", "nats per token"),
+    "z_category": ("Against its category, robust z", "standard deviations"),
+    "z_needed": ("z from which the rule speaks", "standard deviations"),
+    "num_peers": ("Shards of its category", "shards"),
+    "improvement": ("Improved over the window", "nats per token"),
+    "category_improvement": ("Its category improved", "nats per token"),
+    "share_high": ("Share of the window above its category", ""),
+    "tokens_now": ("Seen in the window", "tokens"),
+    "tokens": ("Seen in the window", "tokens"),
+    "num_nonfinite": ("Losses that are not finite", "points"),
+    "window_steps": ("Window", "steps"),
+    "step": ("At step", ""),
+    "paused_since_step": ("Paused since step", ""),
+}
+EFFECTS = (
+    ("delta_loss", "Loss of the shard, nats per token", change),
+    ("delta_cost_usd", "Cost", usd_change),
+    ("delta_eta_s", "Finish", span_change),
+)
+
+
+@dataclass(frozen=True)
+class EvidenceLine:
+    label: str
+    value: str
+    unit: str
+    series: list[float | None] | None = None
+
+
+@dataclass(frozen=True)
+class EffectLine:
+    """`effect` as stored (expected, low, high), with its words."""
+
+    name: str
+    label: str
+    effect: dict[str, float]
+    expected: str
+    interval: str
+    measured: float | None = None
+    measured_word: str = ""
+
+
+def evidence_lines(evidence: dict[str, Any]) -> list[EvidenceLine]:
+    """Known facts first, in the order of `EVIDENCE`; facts the rule could not measure are left out."""
+    known = [name for name in EVIDENCE if name in evidence]
+    rest = [name for name in evidence if name not in EVIDENCE and name != "index"]
+    lines = [_evidence_line(name, evidence[name]) for name in [*known, *rest]]
+    return [line for line in lines if line is not None]
+
+
+def _evidence_line(name: str, value: Any) -> EvidenceLine | None:
+    label, unit = EVIDENCE.get(name, (name.replace("_", " ").capitalize(), ""))
+    if value is None or isinstance(value, dict):
+        return None
+    if isinstance(value, list):
+        numbers = [v if formats.known(v) else None for v in value]
+        return (
+            EvidenceLine(label, f"{len(value)} values", unit, numbers) if any(v is not None for v in numbers) else None
+        )
+    if name == "share_high":
+        return EvidenceLine(label, formats.percent(value), unit)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return EvidenceLine(label, formats.number(value), unit)
+    return EvidenceLine(label, formats.figures(value) if formats.known(value) else str(value), unit)
+
+
+def effect_lines(decision: Decision) -> list[EffectLine]:
+    """Expected changes, and beside them what was measured."""
+    lines = []
+    for name, label, word in EFFECTS:
+        effect = decision.expected.get(name)
+        if not effect:
+            continue
+        measured = decision.outcome.get(name)
+        interval = (
+            f"{word(effect['low'])} to {word(effect['high'])}" if effect["low"] != effect["high"] else "no interval"
+        )
+        seen = word(measured) if formats.known(measured) else ""
+        lines.append(EffectLine(name, label, effect, word(effect["expected"]), interval, measured, seen))
+    return lines
+
+
+def urgency_groups(rows: list[Decision], now: dt.datetime) -> list[tuple[str, list[Decision]]]:
+    """Open decisions by how soon their answer is due; within a group the given order stays."""
+    groups: dict[str, list[Decision]] = {"Answer within the hour": [], "Today": [], "No hurry": []}
+    for row in rows:
+        left = min(filter(None, (row.expires_at, row.default_at))) - now
+        name = "Answer within the hour" if left < HOUR else "Today" if left < DAY else "No hurry"
+        groups[name].append(row)
+    return [(name, found) for name, found in groups.items() if found]
+
+
+def decision_detail(decision: Decision, role: str, now: dt.datetime) -> dict[str, Any]:
+    """Context of the right-hand side."""
+    needed = role_to_answer(decision=decision)
+    is_open = decision.status == "proposed" and decision.expires_at > now
+    approvals = list(decision.approvals.all())
+    return {
+        "is_open": is_open,
+        "may_answer": is_open and role_reaches(role, needed),
+        "needed_role": needed,
+        "record": rule_record(team=decision.team, rule=decision.rule),
+        "evidence": evidence_lines(decision.evidence),
+        "effects": effect_lines(decision),
+        "history": decision_history(decision=decision),
+        "related": decisions_related(decision=decision),
+        "approvals": approvals,
+        "answered_by": approvals[-1] if approvals else None,
+        "num_yes": sum(a.answer == "approve" for a in approvals),
+        "yes": consequence(decision),
+        "data_jobs": list(decision.augmentations.all()),
+    }
+
+
+def consequence(decision: Decision) -> str:
+    """What follows a yes, in a sentence with its numbers."""
+    args, name = decision.args, decision.args.get("shard_id", "the shard")
+    if decision.kind == "augment_shard":
+        how = "replace the samples it has" if args.get("mode") == "replace" else "are added to those it has"
+        return (
+            f"{formats.number(args.get('count'))} samples are made from {name} by {args.get('method')}, checked, and {how}. "
+            f"The running trainer takes them in at one step on every rank, usually within two minutes."
+        )
+    if decision.kind == "pause_shard":
+        return f"The trainer draws no more samples from {name} until it is resumed. Nothing is deleted."
+    if decision.kind == "resume_shard":
+        return f"The trainer draws samples from {name} again, with weight {formats.figures(args.get('weight'))}."
+    if decision.kind == "reweight_shards":
+        weights = ", ".join(f"{key} to {formats.figures(w)}" for key, w in args.get("weights", {}).items())
+        return f"Sampling weights change from the next control point on: {weights}. Other shards keep theirs."
+    return f"A worker carries out {decision.kind.replace('_', ' ')} with the arguments below."

@@ -1,0 +1,65 @@
+"""The form of a new job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.db.models import QuerySet
+
+from jobs.models import Dataset
+from jobs.services.jobs import BACKENDS, TRAINING_DEFAULTS
+from webapp.pages.forms.base import OnceField, PageForm
+from webapp.pages.forms.moments import LocalMomentField, MomentForm
+
+TRAINING_FIELDS = ("global_batch", "micro_batch", "lr", "seq_len", "seed", "export_every")
+
+
+class JobForm(MomentForm, PageForm):
+    """Model, data, goal, deadline, budget, compute; the training settings start from their defaults."""
+
+    domain_names = {"budget_usd": "budget_usd", "dataset": "dataset", "weights": "dataset"}
+
+    once = OnceField()
+    name = forms.CharField(max_length=120, help_text="As it will stand in lists, for example support-sft-1")
+    dataset = forms.ModelChoiceField(Dataset.objects.none(), to_field_name="uuid", empty_label="Choose a dataset")
+    model = forms.CharField(
+        max_length=300, initial="tiny:4m", help_text="A path, a hub id, or tiny:4m for a small model made here"
+    )
+    goal_steps = forms.IntegerField(label="Steps", initial=600, min_value=1, help_text="Optimizer steps to do")
+    goal_loss = forms.FloatField(
+        label="Target loss", required=False, help_text="Nats per token; the job is still done by its steps"
+    )
+    deadline = LocalMomentField(required=False)
+    budget_usd = forms.DecimalField(label="Budget, USD", required=False, min_value=0, max_digits=12, decimal_places=2)
+    priority = forms.IntegerField(initial=0, min_value=-100, max_value=100, help_text="Higher goes first")
+    backend = forms.ChoiceField(choices=[(b, b) for b in BACKENDS], help_text="Where the processes run")
+    num_workers = forms.IntegerField(label="Workers", initial=2, min_value=1, help_text="Processes that train together")
+    global_batch = forms.IntegerField(label="Global batch", help_text="Samples of one step, over all workers")
+    micro_batch = forms.IntegerField(label="Micro-batch", help_text="Samples that one worker holds at once")
+    lr = forms.FloatField(label="Learning rate")
+    seq_len = forms.IntegerField(label="Sequence length", help_text="Tokens; longer samples are cut")
+    seed = forms.IntegerField(help_text="Same seed, same order of samples")
+    export_every = forms.IntegerField(label="Export every", help_text="Steps between weight exports for augmentation")
+    lora = forms.IntegerField(label="LoRA rank, 0 for all weights", min_value=0, max_value=1024, initial=0)
+
+    def __init__(self, *args: Any, datasets: QuerySet[Dataset], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["dataset"].queryset = datasets  # type: ignore[attr-defined]
+        for name in (*TRAINING_FIELDS, "lora"):
+            self.fields[name].initial = TRAINING_DEFAULTS[name]
+
+    def training(self) -> dict[str, Any]:
+        """The settings for `job_create(training=…)`."""
+        return {name: self.cleaned_data[name] for name in (*TRAINING_FIELDS, "lora")}
+
+    def arguments(self) -> dict[str, Any]:
+        """The other arguments of `job_create`."""
+        names = ["name", "dataset", "model", "goal_steps", "goal_loss", "deadline", "budget_usd", "priority", "backend", "num_workers"]
+        return {name: self.cleaned_data[name] for name in names}
+
+
+class ReasonForm(PageForm):
+    """Why."""
+
+    reason = forms.CharField(max_length=1000, required=False, widget=forms.Textarea(attrs={"rows": 3}))

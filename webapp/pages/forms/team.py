@@ -1,0 +1,55 @@
+"""Forms of the team page: members and tokens."""
+
+from __future__ import annotations
+
+import zoneinfo
+
+from django import forms
+
+from jobs.models import ROLES, SCOPES
+from webapp.pages.forms.base import PageForm
+
+ROLE_MEANING = {
+    "viewer": "viewer: sees everything",
+    "operator": "operator: also datasets and jobs",
+    "approver": "approver: also decisions and rules",
+    "admin": "admin: also people and tokens",
+}
+SCOPE_MEANING = {
+    "ingest": "ingest: send telemetry",
+    "read": "read",
+    "operate": "operate: datasets and jobs",
+    "approve": "approve: decisions",
+    "admin": "admin",
+}
+LIVES = [("30", "30 days"), ("90", "90 days"), ("365", "a year"), ("", "without end")]
+
+
+class MemberForm(PageForm):
+    """Somebody to add. An address that has no account yet gets one."""
+
+    email = forms.EmailField(label="E-mail")
+    role = forms.ChoiceField(choices=[(r, ROLE_MEANING[r]) for r in ROLES])
+
+
+class TokenForm(PageForm):
+    """A token for a program."""
+
+    name = forms.CharField(max_length=80, help_text="What will use it, as slurm-garching")
+    scopes = forms.MultipleChoiceField(
+        choices=[(s, SCOPE_MEANING[s]) for s in SCOPES], widget=forms.CheckboxSelectMultiple, initial=["read"]
+    )
+    days = forms.ChoiceField(label="Ends after", choices=LIVES, required=False, initial="90")
+
+
+class TeamForm(PageForm):
+    """Name and clock."""
+
+    name = forms.CharField(max_length=80)
+    time_zone = forms.ChoiceField(
+        choices=[(z, z) for z in sorted(zoneinfo.available_timezones())],
+        label="Time zone",
+        help_text="The clock that pages of this team show",
+    )
+    two_person = forms.BooleanField(label="Decisions need two approvers", required=False)
+    forbid_own_approval = forms.BooleanField(label="Nobody approves what they asked for", required=False)

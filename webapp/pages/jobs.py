@@ -1,0 +1,123 @@
+"""Jobs: list, new, detail, actions, report, log."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_POST
+
+from jobs.errors import Conflict, Invalid, NotFound
+from jobs.models import Job
+from jobs.selectors.datasets import datasets_with_samples
+from jobs.selectors.job_page import job_page, log_tail
+from jobs.selectors.jobs import ORDERS, SHOWS, job_counts, job_lines, jobs_listed
+from jobs.services.events import Actor
+from jobs.services.jobs import job_cancel, job_create, job_pause, job_resume, job_submit
+from webapp.pages.door import PageRequest, fetch_in_team, must, page
+from webapp.pages.forms.jobs import JobForm
+from webapp.pages.once import once, once_number
+from webapp.pages.paging import chosen, paged
+
+
+@page
+def jobs(request: PageRequest) -> HttpResponse:
+    show, order = chosen(request, "show", SHOWS, "all"), chosen(request, "order", ORDERS, "new")
+    text = request.GET.get("q", "").strip()
+    rows = paged(request, jobs_listed(viewer=request.viewer, team=request.team, show=show, order=order, text=text))
+    context = {
+        "nav": "jobs",
+        "page": rows,
+        "lines": job_lines(jobs=rows.object_list, now=timezone.now()),
+        "counts": job_counts(team=request.team),
+        "shows": [("all", "All"), ("active", "Active"), ("draft", "Drafts"), ("ended", "Ended")],
+        "show": show,
+        "order": order,
+        "q": text,
+    }
+    return render(request, "pages/jobs.html", context)
+
+
+@page
+def job_new(request: PageRequest) -> HttpResponse:
+    must(request, "operator")
+    datasets = datasets_with_samples(viewer=request.viewer, team=request.team)
+    initial = {"once": once_number(), "dataset": request.GET.get("dataset")}
+    form = JobForm(request.POST or None, datasets=datasets, initial=initial)
+    if request.method == "POST" and form.is_valid():
+        try:
+            return redirect(once(request, form.cleaned_data["once"], lambda: _create(request, form)))
+        except Invalid as error:
+            form.add_domain_error(error)
+    context = {"nav": "jobs", "form": form, "has_datasets": datasets.exists()}
+    return render(request, "pages/job_new.html", context, status=422 if form.errors else 200)
+
+
+def _create(request: PageRequest, form: JobForm) -> str:
+    """Create the job, submit it if that button was pressed, and return its address."""
+    now = timezone.now()
+    job = job_create(**form.arguments(), training=form.training(), user=request.user, now=now)  # type: ignore[arg-type]
+    if "submit" in request.POST:
+        job_submit(job=job, now=now, actor=Actor.person(request.user))  # type: ignore[arg-type]
+        messages.success(request, f"{job.name} is submitted. A worker launches it in a moment.")
+    return reverse("job", args=[job.uuid])
+
+
+@page
+def job(request: PageRequest, key: uuid.UUID) -> HttpResponse:
+    row = fetch_in_team(request, Job.objects.select_related("team", "dataset", "created_by"), key, team="team")
+    context = {"nav": "jobs", "job": row, "heatmap": ["partials/heatmap.html", "partials/heatmap_missing.html"]}
+    return render(request, "pages/job.html", context | job_page(job=row, now=timezone.now()))
+
+
+@page
+def job_report(request: PageRequest, key: uuid.UUID) -> HttpResponse:
+    row = fetch_in_team(request, Job.objects.select_related("team", "dataset"), key, team="team")
+    return render(request, "pages/job_report.html", {"nav": "jobs", "job": row, "report": row.report})
+
+
+@page
+def job_log(request: PageRequest, key: uuid.UUID) -> HttpResponse:
+    row = fetch_in_team(request, Job.objects.select_related("team"), key, team="team")
+    return render(request, "pages/job_log.html", {"nav": "jobs", "job": row, "log": log_tail(job=row, num_lines=2000)})
+
+
+def _submit(request: PageRequest, job: Job) -> str:
+    job_submit(job=job, now=timezone.now(), actor=Actor.person(request.user))  # type: ignore[arg-type]
+    return f"{job.name} is submitted. A worker launches it in a moment."
+
+
+def _pause(request: PageRequest, job: Job) -> str:
+    job_pause(job=job, now=timezone.now(), actor=Actor.person(request.user))  # type: ignore[arg-type]
+    return f"{job.name} is paused: its trainer holds at the next step and keeps its workers."
+
+
+def _resume(request: PageRequest, job: Job) -> str:
+    job_resume(job=job, now=timezone.now(), actor=Actor.person(request.user))  # type: ignore[arg-type]
+    return f"{job.name} goes on."
+
+
+def _cancel(request: PageRequest, job: Job) -> str:
+    reason = request.POST.get("reason", "").strip()
+    job_cancel(job=job, now=timezone.now(), actor=Actor.person(request.user), reason=reason)  # type: ignore[arg-type]
+    return f"{job.name} is stopped. Its workers are being released."
+
+
+ACTIONS = {"submit": _submit, "pause": _pause, "resume": _resume, "cancel": _cancel}
+
+
+@require_POST
+@page
+def job_act(request: PageRequest, key: uuid.UUID, action: str) -> HttpResponse:
+    row = fetch_in_team(request, Job.objects.select_related("team"), key, team="team", role="operator")
+    if action not in ACTIONS:
+        raise NotFound(f"A job cannot be told to {action}.")
+    try:
+        messages.success(request, ACTIONS[action](request, row))
+    except Conflict as error:
+        messages.warning(request, f"Nothing was changed: {error.message}")
+    return redirect("job", row.uuid)

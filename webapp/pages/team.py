@@ -1,0 +1,170 @@
+"""The team: people, clock, and tokens for programs."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST
+
+from jobs.errors import DomainError, NotAllowed
+from jobs.models import ROLES, ApiToken, Member
+from jobs.selectors.teams import members_listed, tokens_listed
+from jobs.services.events import Actor
+from jobs.services.teams import member_add, member_remove, team_change
+from jobs.services.tokens import token_create, token_revoke, token_rotate
+from webapp.invitations import account_for, password_link
+from webapp.pages.door import TEAM_KEY, PageRequest, fetch_in_team, may, must, page
+from webapp.pages.forms.team import MemberForm, TeamForm, TokenForm
+
+
+def _actor(request: PageRequest) -> Actor:
+    return Actor.person(request.user)  # type: ignore[arg-type]
+
+
+def _show(request: PageRequest, **forms: Any) -> HttpResponse:
+    """The team page; `forms` replaces blank ones by those that hold errors."""
+    team = request.team
+    initial = {name: getattr(team, name) for name in TeamForm.base_fields}
+    blank = {"member_form": MemberForm(), "team_form": TeamForm(initial=initial)}
+    context = {"nav": "team", "members": members_listed(team=team), "roles": ROLES} | blank | forms
+    return render(request, "pages/team.html", context, status=422 if any(f.errors for f in forms.values()) else 200)
+
+
+@page
+def team(request: PageRequest) -> HttpResponse:
+    return _show(request)
+
+
+@require_POST
+@page
+def team_edit(request: PageRequest) -> HttpResponse:
+    must(request, "admin")
+    form = TeamForm(request.POST)
+    if not form.is_valid():
+        return _show(request, team_form=form)
+    try:
+        team_change(team=request.team, now=timezone.now(), actor=_actor(request), **form.cleaned_data)
+    except DomainError as error:
+        form.add_domain_error(error)
+        return _show(request, team_form=form)
+    messages.success(request, "The team's settings are changed.")
+    return redirect("team")
+
+
+@require_POST
+@page
+def member_new(request: PageRequest) -> HttpResponse:
+    must(request, "admin")
+    form = MemberForm(request.POST)
+    if not form.is_valid():
+        return _show(request, member_form=form)
+    email, role = form.cleaned_data["email"], form.cleaned_data["role"]
+    user, is_new = account_for(email)
+    member_add(team=request.team, user=user, role=role, now=timezone.now(), actor=_actor(request))
+    if is_new:
+        context = {"nav": "team", "email": email, "link": password_link(request, user), "role_given": role}
+        return render(request, "pages/member_link.html", context)
+    messages.success(request, f"{email} is {role} in this team.")
+    return redirect("team")
+
+
+@require_POST
+@page
+def member_role(request: PageRequest, key: uuid.UUID) -> HttpResponse:
+    row = fetch_in_team(request, Member.objects.select_related("team", "user"), key, team="team", role="admin")
+    role = request.POST.get("role", "")
+    member_add(team=row.team, user=row.user, role=role, now=timezone.now(), actor=_actor(request))
+    messages.success(request, f"{row.user.email} is {role} now.")
+    return redirect("team")
+
+
+@require_POST
+@page
+def member_out(request: PageRequest, key: uuid.UUID) -> HttpResponse:
+    row = fetch_in_team(request, Member.objects.select_related("team", "user"), key, team="team", role="admin")
+    member_remove(member=row, now=timezone.now(), actor=_actor(request))
+    messages.success(request, f"{row.user.email} is no longer in {row.team.name}.")
+    return redirect("team")
+
+
+@require_POST
+@page
+def team_switch(request: PageRequest) -> HttpResponse:
+    row = fetch_in_team(request, Member.objects.select_related("team"), _member_key(request), team="team")
+    request.session[TEAM_KEY] = str(row.team.uuid)
+    return redirect("overview")
+
+
+def _member_key(request: PageRequest) -> uuid.UUID:
+    """The person's own membership of the team that was chosen; a number nobody has if there is none."""
+    wanted = request.POST.get("team")
+    return next((m.uuid for m in request.viewer.members if str(m.team.uuid) == wanted), uuid.UUID(int=0))
+
+
+def _tokens(request: PageRequest, form: TokenForm | None = None, status: int = 200, **shown: Any) -> HttpResponse:
+    everything = request.GET.get("show") == "all"
+    rows = tokens_listed(team=request.team, now=timezone.now(), everything=everything)
+    if not may(request, "admin"):
+        rows = rows.filter(user_id=request.user.pk)
+    rows = rows[:200]
+    context = {
+        "nav": "team",
+        "tokens": rows,
+        "form": form or TokenForm(),
+        "everything": everything,
+        "now": timezone.now(),
+    }
+    return render(request, "pages/tokens.html", context | shown, status=status)
+
+
+@never_cache
+@page
+def tokens(request: PageRequest) -> HttpResponse:
+    if request.method != "POST":
+        return _tokens(request)
+    form, now = TokenForm(request.POST), timezone.now()
+    if not form.is_valid():
+        return _tokens(request, form, 422)
+    days = form.cleaned_data["days"]
+    ends = now + dt.timedelta(days=int(days)) if days else None
+    token, secret = token_create(
+        team=request.team, name=form.cleaned_data["name"], scopes=form.cleaned_data["scopes"], user=request.user,  # type: ignore[arg-type]
+        expires_at=ends, now=now, actor=_actor(request),
+    )  # fmt: skip
+    return _tokens(request, shown_token=token, secret=secret)
+
+
+def _token(request: PageRequest, key: uuid.UUID, *, admins: bool) -> ApiToken:
+    """A token of the person's own; `admins` may also take those of others, but never get to see a new secret of them."""
+    rows = ApiToken.objects.filter(attempt=None, revoked_at=None).select_related("team", "user")
+    row = fetch_in_team(request, rows, key, team="team")
+    if row.user_id != request.user.pk:
+        if not admins:
+            raise NotAllowed("Only its owner sees a new secret of this token. You can revoke it.")
+        must(request, "admin")
+    return row
+
+
+@never_cache
+@require_POST
+@page
+def token_turn(request: PageRequest, key: uuid.UUID) -> HttpResponse:
+    row = _token(request, key, admins=False)
+    token, secret = token_rotate(token=row, now=timezone.now(), actor=_actor(request))
+    return _tokens(request, shown_token=token, secret=secret)
+
+
+@require_POST
+@page
+def token_end(request: PageRequest, key: uuid.UUID) -> HttpResponse:
+    row = _token(request, key, admins=True)
+    token_revoke(token=row, now=timezone.now(), actor=_actor(request))
+    messages.success(request, f"The token {row.name} ended at once.")
+    return redirect("tokens")

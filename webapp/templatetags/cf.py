@@ -1,0 +1,237 @@
+"""Template tags of the pages: times, numbers, badges, meters, whiskers. `{% load cf %}`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django import template
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from webapp import formats
+from webapp.badges import tone
+
+register = template.Library()
+register.filter("num", formats.number)
+register.filter("figures", formats.figures)
+register.filter("usd", formats.usd)
+register.filter("percent", formats.percent)
+register.filter("span", formats.span)
+register.filter("size", formats.size)
+
+
+@register.filter
+def usd_change(value: Any) -> str:
+    """A change in money, with its sign."""
+    return formats.usd(value, plus=True)
+
+
+@register.filter
+def change(value: Any, digits: int = 3) -> str:
+    """A change, with its sign."""
+    if not formats.known(value):
+        return formats.NONE
+    return ("+" if value > 0 else "") + formats.figures(value, digits)
+
+
+@register.filter
+def span_change(value: Any) -> str:
+    return ("+" if formats.known(value) and value > 0 else "") + formats.span(value)
+
+
+@register.filter
+def when(at: dt.datetime | None) -> str:
+    """A moment on the team's clock, with UTC in the title."""
+    if at is None:
+        return formats.NONE
+    title = formats.moment(at)
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>', at.isoformat(), title, formats.clock(at, timezone.now())
+    )
+
+
+@register.filter
+def ago(at: dt.datetime | None) -> str:
+    """How long ago: 6 s ago, just now; `in 2 h 00 min` for what is to come."""
+    if at is None:
+        return "never"
+    seconds = (timezone.now() - at).total_seconds()
+    text = (
+        "just now"
+        if 0 <= seconds < 2
+        else f"{formats.span(int(seconds))} ago"
+        if seconds > 0
+        else f"in {formats.span(int(-seconds))}"
+    )
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), formats.moment(at), text)
+
+
+@register.filter
+def until(at: dt.datetime | None) -> str:
+    """How long until: 13 h 20 min; `passed` when it is over."""
+    if at is None:
+        return formats.NONE
+    seconds = (at - timezone.now()).total_seconds()
+    text = formats.span(int(seconds)) if seconds > 0 else "passed"
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), formats.moment(at), text)
+
+
+@register.filter
+def words(name: Any) -> str:
+    """`augment_shard` -> `augment shard`."""
+    return str(name).replace("_", " ")
+
+
+@register.filter
+def absolute(value: Any) -> Any:
+    return abs(value) if formats.known(value) else None
+
+
+@register.filter
+def get(mapping: Mapping[Any, Any] | None, key: Any) -> Any:
+    return (mapping or {}).get(key)
+
+
+LIMIT_WORDS = {
+    "max_usd": "{} each",
+    "max_usd_per_day": "{} a day",
+    "max_samples_per_day": "{} samples a day",
+    "max_per_hour": "{} an hour",
+    "min_confidence": "confidence from {}",
+}
+
+
+@register.filter
+def limit(name: str, value: Any) -> str:
+    """A limit of a rule in words: `max_usd`, 5 -> $5.00 each."""
+    shown = (
+        formats.usd(value)
+        if "usd" in name
+        else formats.figures(value)
+        if name == "min_confidence"
+        else formats.number(value)
+    )
+    return LIMIT_WORDS.get(name, name.replace("_", " ") + " {}").format(shown)
+
+
+@register.filter
+def initials(user: Any) -> str:
+    """Two letters that stand for a person."""
+    name = user.get_full_name() or user.email or user.get_username()
+    parts = name.replace("@", " ").replace(".", " ").split()
+    return "".join(part[0] for part in parts[:2]).upper()
+
+
+@register.filter
+def person(user: Any) -> str:
+    """A person's name as others see it."""
+    return str(user.get_full_name() or user.email or user.get_username()) if user else "a former member"
+
+
+@register.simple_tag
+def badge(model: str, state: str, word: str = "") -> SafeString:
+    """A state as a shape and a word."""
+    return format_html('<span class="badge {}">{}</span>', tone(model, state), word or words(state))
+
+
+@register.simple_tag
+def direction(name: str) -> SafeString:
+    """The half-arrow of a direction, forward or backward."""
+    return format_html('<span class="dir" role="img" aria-label="{}"></span>', name)
+
+
+@register.filter
+def dirclass(name: str) -> str:
+    return "fwd" if name == "forward" else "bwd"
+
+
+@register.inclusion_tag("partials/meter.html")
+def meter(share: Any, label: str, tick: Any = None, low: Any = None, high: Any = None) -> dict[str, Any]:
+    """A bar: `share` of the limit now, `low`..`high` an interval, `tick` a reference; all from 0 to 1."""
+    return {"share": _place(share), "label": label, "tick": _place(tick), "low": _place(low), "high": _place(high)}
+
+
+def _place(share: Any) -> str | None:
+    if not formats.known(share):
+        return None
+    return f"{100 * min(1.0, max(0.0, float(share))):.1f}"
+
+
+@register.inclusion_tag("partials/whisker.html")
+def whisker(effect: Mapping[str, float] | None, measured: Any = None) -> dict[str, Any]:
+    """An expected change with its 80 % interval against zero; with `measured`, the dot is what was measured."""
+    values = [v for v in (effect or {}).values() if formats.known(v)]
+    if not effect or not values:
+        return {"empty": True}
+    points = [0.0, *values, *([float(measured)] if formats.known(measured) else [])]
+    low, high = min(points), max(points)
+    room = 0.08 * (high - low) or 1.0
+    scale = lambda v: f"{100 * (v - low + room) / (high - low + 2 * room):.1f}" if formats.known(v) else None  # noqa: E731
+    return {
+        "zero": scale(0.0),
+        "low": scale(effect.get("low", math.nan)),
+        "high": scale(effect.get("high", math.nan)),
+        "expected": scale(effect.get("expected", math.nan)),
+        "measured": scale(measured) if measured is not None else None,
+    }
+
+
+@register.inclusion_tag("partials/spark.html")
+def spark(values: Sequence[float | None], label: str = "") -> dict[str, Any]:
+    """A small line of `values` over even steps; gaps where a value is missing."""
+    finite = [v for v in values if formats.known(v)]
+    if len(finite) < 2:
+        return {"path": "", "label": label}
+    low, high = min(finite), max(finite)  # type: ignore[type-var]
+    height = (high - low) or 1.0  # type: ignore[operator]
+    pen, path, last = "M", [], (0.0, 0.0)
+    for i, value in enumerate(values):
+        if not formats.known(value):
+            pen = "M"
+            continue
+        last = (100 * i / (len(values) - 1), 22 - 20 * (value - low) / height)  # type: ignore[operator]
+        path.append(f"{pen}{last[0]:.1f} {last[1]:.1f}")
+        pen = "L"
+    return {"path": "".join(path), "x": f"{last[0]:.1f}", "y": f"{last[1]:.1f}", "label": label}
+
+
+@register.inclusion_tag("partials/pager.html", takes_context=True)
+def pager(context: dict[str, Any], page: Any, noun: str) -> dict[str, Any]:
+    """Links to the pages before and after."""
+    return {"page": page, "noun": noun, "request": context["request"]}
+
+
+@register.inclusion_tag("partials/errors.html")
+def errors(form: Any, what: str = "this form from being accepted") -> dict[str, Any]:
+    """The summary above a form: what stops it, each with a link to its field."""
+    rows = [(form[name] if name in form.fields else None, messages[0]) for name, messages in form.errors.items()]
+    return {"rows": rows, "what": what}
+
+
+@register.inclusion_tag("partials/field.html")
+def field(bound: Any, hint: str = "", classes: str = "") -> dict[str, Any]:
+    """A field with its label, its hint and its errors."""
+    return {"field": bound, "hint": hint or bound.help_text, "classes": classes}
+
+
+@register.simple_tag(takes_context=True)
+def refresh(context: dict[str, Any], element_id: str, kinds: str) -> SafeString:
+    """Attributes of a part that fetches itself again when something of `kinds` (nouns of events) has changed."""
+    return format_html(
+        'id="{0}" hx-get="{1}" hx-trigger="cf:refresh" hx-select="#{0}" hx-swap="outerHTML" data-refresh="{2}"',
+        element_id,
+        context["request"].get_full_path(),
+        kinds,
+    )
+
+
+@register.inclusion_tag("partials/effects.html")
+def effects_of(decision: Any) -> dict[str, Any]:
+    """The expected effects of a decision with whiskers."""
+    from webapp.pages.decision_detail import effect_lines
+
+    return {"effects": effect_lines(decision)}
