@@ -6,3 +6,8 @@ from django.apps import AppConfig
 class WebappConfig(AppConfig):
     name = "webapp"
     label = "webapp"
+
+    def ready(self) -> None:
+        from webapp.live.notices import connect
+
+        connect()

@@ -45,7 +45,7 @@ def window_of(
 ) -> Window:
     """At most `bins` bins (and `MAX_CELLS` cells for `rows` rows) over the steps [`since`, `until`); a width is a power of two.
 
-    `until` None means up to the newest step. Given a `width`, `bins` is ignored.
+    `until` None means up to the newest step. Given a `width`, `bins` is ignored, and `Invalid` raised if that makes too many.
     """
     seq = Report.objects.filter(attempt__job=job).aggregate(m=Max("pk"))["m"] or 0
     segments = segments_of(attempt) if attempt else segments_surviving(job)
@@ -57,6 +57,8 @@ def window_of(
         width = 1
         while -(-stop // width) - since // width > most:
             width *= 2
+    elif width & (width - 1) or -(-stop // width) - since // width > max(1, MAX_CELLS // max(rows, 1)):
+        raise Invalid("width is a power of two, wide enough for one answer.", fields={"width": ["Try a wider bin."]})
     start = since // width * width
     return Window(segments, attempt, start, width, -(-(stop - start) // width), seq)
 
@@ -79,5 +81,7 @@ def window_checked(name: str, text: str | None, least: int, most: int) -> int | 
     if text is None or text == "":
         return None
     if not text.isdecimal() or not least <= int(text[:12]) <= most:
-        raise Invalid(f"{name} is a whole number from {least:,} to {most:,}.", fields={name: [f"From {least:,} to {most:,}."]})
+        raise Invalid(
+            f"{name} is a whole number from {least:,} to {most:,}.", fields={name: [f"From {least:,} to {most:,}."]}
+        )
     return int(text)

@@ -46,4 +46,6 @@ def post(client: Client, attempt: Any, secret: str, what: str, body: Any, *, pac
 
 def make_live_attempt(job: Any = None, **fields: Any) -> tuple[Any, str]:
     """An attempt whose token lives now, not in the factories' year."""
-    return make_attempt(job or make_job(status="queued"), now=timezone.now(), **fields)
+    attempt, secret = make_attempt(job or make_job(status="queued"), now=timezone.now(), **fields)
+    assert attempt.job  # read here: asynchronous tests may not
+    return attempt, secret

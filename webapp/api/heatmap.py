@@ -28,6 +28,7 @@ WINDOW = [
     OpenApiParameter("from", int, description="First step."),
     OpenApiParameter("to", int, description="Step after the last; default: the newest."),
     OpenApiParameter("bins", int, description="At most so many bins; the server may give fewer."),
+    OpenApiParameter("width", int, description="Steps per bin, a power of two; wins over `bins`."),
     OpenApiParameter("attempt", str, description="UUID or number of one attempt; default: the surviving branch."),
 ]
 SHARDS = [
@@ -48,6 +49,7 @@ def window_query(request: Request, job: Job, default_bins: int = 120) -> dict[st
         "since": window_checked("from", query.get("from"), 0, MAX_STEP) or 0,
         "until": window_checked("to", query.get("to"), 0, MAX_STEP),
         "bins": window_checked("bins", query.get("bins"), 1, MAX_BINS) or default_bins,
+        "width": window_checked("width", query.get("width"), 1, MAX_STEP),
         "attempt": attempt_named(job, query.get("attempt", "")),
     }
 
