@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
+# Django's checks load every page and view; they ran before anything was started, and no worker needs them.
+os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
 import structlog
 from celery import Celery, signals
@@ -35,6 +37,11 @@ def celery_conf(redis_url: str) -> dict[str, Any]:
             "socket_connect_timeout": 3,
             "health_check_interval": 10,
             "retry_on_timeout": True,
+            # For who sends: give up soon, the sweep rings again. Workers have their own, endless, retries.
+            "max_retries": 1,
+            "interval_start": 0.0,
+            "interval_step": 0.1,
+            "interval_max": 0.2,
         },
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,

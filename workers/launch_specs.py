@@ -8,21 +8,13 @@ import sys
 from django.conf import settings
 
 from jobs.models import Attempt, Job
+from jobs.services.jobs import TRAINING_RANGES
 from trainer_client.backends import LaunchSpec
 from workers import rundirs
 
 GRACE_S = 30.0
-# Setting of a job -> flag of the launcher.
-FLAGS = {
-    "global_batch": "--global_batch",
-    "micro_batch": "--micro_batch",
-    "lr": "--lr",
-    "seq_len": "--seq_len",
-    "seed": "--seed",
-    "export_every": "--export_every",
-    "snapshot_every": "--snapshot_every",
-    "lora": "--lora",
-}
+# Settings of a job that are flags of the launcher under the same name.
+FLAGS = ("global_batch", "micro_batch", "lr", "seq_len", "seed", "lora", "snapshot_every", "export_every")
 
 
 def launch_spec(attempt: Attempt) -> LaunchSpec:
@@ -48,10 +40,8 @@ def launch_spec(attempt: Attempt) -> LaunchSpec:
 
 
 def launch_command(attempt: Attempt) -> list[str]:
-    """The command line of one rank: a job's own `run`, or the launcher that comes with us."""
+    """The command line of one rank of the launcher that comes with us."""
     job = attempt.job
-    if own := job.config.get("command"):
-        return [str(word) for word in own]
     words = [sys.executable, "-m", "trainer_client.launch_finetune"]
     words += ["--model", job.model]
     words += ["--shard_config", str(rundirs.run_dir(attempt) / "shard_config.yaml")]
@@ -59,9 +49,10 @@ def launch_command(attempt: Attempt) -> list[str]:
     words += ["--gradient_snapshot_dir", str(rundirs.snapshot_dir(job))]
     words += ["--max_gpus", str(attempt.world_size), "--steps", str(job.goal_steps)]
     words += ["--run_dir", str(rundirs.run_dir(attempt))]
-    for name, flag in FLAGS.items():
+    for name in FLAGS:
         if (value := job.training.get(name)) is not None:
-            words += [flag, str(value)]
+            whole = TRAINING_RANGES[name][2]  # JSON may say 16.0
+            words += [f"--{name}", str(int(value) if whole else value)]
     if attempt.fence > 1:
         words.append("--resume")
     return words

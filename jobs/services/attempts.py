@@ -10,6 +10,7 @@ from django.db.models import Max
 
 from jobs.errors import StaleWrite, Superseded
 from jobs.models import Attempt, Job, Snapshot, Worker
+from jobs.scheduler.failures import failure_verdict
 from jobs.services.directives import directives_expire
 from jobs.services.events import SYSTEM, TRAINER, Actor
 from jobs.services.jobs import job_end
@@ -116,21 +117,24 @@ def _settle_job(attempt: Attempt, outcome: str, word: dict[str, Any], now: dt.da
         return
     if job.attempts.filter(fence__gt=attempt.fence).exists():
         return  # its successor speaks for the job
+    if job.status == "queued" and outcome in ("done", "stopped"):  # it ran while no word of it came through
+        state_move(job, "running", now=now, started_at=attempt.created_at, text=f"{job.name} ran unheard.")
     if outcome == "done":
         job_end(job=job, to="succeeded", now=now)
     elif outcome == "stopped":
         job_end(job=job, to="cancelled", now=now, message=word.get("message") or "Stopped by directive.")
-    elif outcome == "failed" and not _worth_retrying(job, word):
-        failure_class = word.get("failure_class") or "controller"
+    elif outcome == "failed" and (failure_class := _given_up(job, word)) is not None:
         job_end(job=job, to="failed", now=now, failure_class=failure_class, message=word.get("message") or "")
     else:
         _recover(job, now)
 
 
-def _worth_retrying(job: Job, word: dict[str, Any]) -> bool:
-    if word.get("failure_class") in ("user_error", "precheck", "diverged"):
-        return False
-    return job.attempts.filter(status="failed").count() < MAX_ATTEMPTS
+def _given_up(job: Job, word: dict[str, Any]) -> str | None:
+    """The class under which a failed attempt ends its job, or None where the job is worth another attempt."""
+    verdict = failure_verdict(kind=word.get("failure_class"), text=word.get("message") or "")
+    if not verdict.retryable:
+        return verdict.failure_class
+    return None if job.attempts.filter(status="failed").count() < MAX_ATTEMPTS else "controller"
 
 
 def _recover(job: Job, now: dt.datetime) -> None:

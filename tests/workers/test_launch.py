@@ -1,0 +1,153 @@
+"""`launch`: an attempt with its run directory, started once however often the command is carried out."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable
+
+import pytest
+import yaml
+
+from jobs.models import Attempt, Instance, Job
+from jobs.services.attempts import attempt_start
+from jobs.services.events import SYSTEM
+from jobs.services.jobs import job_cancel
+from tests.factories import NOW
+from tests.workers.world import command_of, ended, launched, make_filled_job, run_dir, script
+from workers.backend_access import backend_named
+from workers.commands import launch as launch_module
+from workers.endings import is_over
+from workers.execute import command_execute
+from workers.launch_specs import launch_command
+from workers.watch import attempts_watch
+
+pytestmark = pytest.mark.django_db
+Runs = Callable[[list[str]], None]
+
+
+def test_a_launch_lays_out_token_and_shards_and_starts_the_ranks(runs: Runs) -> None:
+    runs(script("leave('done')"))
+    job = make_filled_job()
+    attempt = launched(job)
+    token = run_dir(attempt) / "token"
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+    assert token.read_text().startswith("cf_")
+    config = yaml.safe_load((run_dir(attempt) / "shard_config.yaml").read_text())
+    assert [entry["id"] for entry in config["shards"]] == ["a", "b"]
+    assert all(entry["path"].endswith(".jsonl") for entry in config["shards"])
+    ended(attempt)
+    instance = Instance.objects.get(attempt=attempt)
+    assert (instance.status, instance.kind, instance.backend) == ("running", "local", "local")
+
+
+def test_a_run_that_ends_well_ends_its_job_and_its_cost(runs: Runs) -> None:
+    runs(script("leave('done')"))
+    job = make_filled_job()
+    attempt = launched(job)
+    ended(attempt)
+    attempts_watch(now=NOW)
+    job.refresh_from_db()
+    assert job.status == "succeeded"
+    assert Attempt.objects.get(pk=attempt.pk).totals == {"tokens": 7}
+    assert Instance.objects.get(attempt=attempt).status == "terminated"
+    assert command_of(job, "write_report").status == "issued"
+
+
+def test_a_crash_between_start_and_record_is_adopted_by_the_second_execution(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs(script("import time; time.sleep(60)"))
+    job = make_filled_job()
+    command = command_of(job, "launch")
+
+    def crash(**_: object) -> None:
+        raise OSError("the worker died here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(launch_module, "attempt_place", crash)
+        assert command_execute(command.pk) == "retry"
+    first = backend_named("local").list("")
+    assert len(first) == 1
+    assert Attempt.objects.get(job=job).handle == {}
+    type(command).objects.filter(pk=command.pk).update(due_at=NOW)
+    assert command_execute(command.pk) == "done"
+    assert Attempt.objects.get(job=job).handle == first[0]
+    assert backend_named("local").list("") == first
+
+
+def test_a_launch_of_a_job_that_was_cancelled_meanwhile_starts_nothing(runs: Runs) -> None:
+    runs(script("leave('done')"))
+    job = make_filled_job()
+    job_cancel(job=job, now=NOW, actor=SYSTEM)
+    assert command_execute(command_of(job, "launch").pk) == "done"
+    assert not Attempt.objects.filter(job=job).exists()
+
+
+def test_a_lost_shard_file_fails_the_job_with_the_name_of_the_shard(runs: Runs) -> None:
+    runs(script("leave('done')"))
+    job = make_filled_job()
+    from jobs.services.shards import revision_file
+
+    revision_file(job.job_shards.get(shard__key="b").revision).unlink()
+    assert command_execute(command_of(job, "launch").pk) == "failed"
+    job.refresh_from_db()
+    assert (job.status, job.failure_class) == ("failed", "precheck")
+    assert "shard b" in job.failure_message
+
+
+def test_the_next_attempt_starts_only_when_the_one_before_has_ended(runs: Runs) -> None:
+    runs(script("import time; time.sleep(60)"))
+    job = make_filled_job()
+    first = launched(job)
+    runs(script("leave('done')"))
+    from jobs.services.commands import command_issue
+
+    again = command_issue(job=job, kind="launch", key="again", now=NOW)
+    assert command_execute(again.pk) == "done"
+    first.refresh_from_db()
+    assert is_over(backend_named("local").poll(first.handle))
+    assert first.status not in ("starting", "running")
+    assert job.attempts.count() == 2
+
+
+def test_a_lost_token_file_is_replaced_by_another_token(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs(script("leave('done')"))
+    job = make_filled_job()
+    command = command_of(job, "launch")
+    with monkeypatch.context() as patched:
+        patched.setattr(launch_module, "_lay_out", lambda *_: (_ for _ in ()).throw(OSError("gone")))
+        command_execute(command.pk)
+    attempt = Attempt.objects.get(job=job)
+    from workers.rundirs import token_file
+
+    token_file(attempt).unlink()
+    type(command).objects.filter(pk=command.pk).update(due_at=NOW)
+    assert command_execute(command.pk) == "done"
+    assert token_file(attempt).read_text().startswith("cf_")
+    assert attempt.tokens.count() == 2
+
+
+def test_the_launcher_gets_the_settings_of_the_job_and_resumes_from_the_second_attempt_on() -> None:
+    job = make_filled_job(training={"lr": 0.002, "lora": 8.0})
+    first = Attempt(job=job, fence=1, world_size=2)
+    words = launch_command(first)
+    assert words[words.index("--lr") + 1] == "0.002"
+    assert words[words.index("--lora") + 1] == "8"
+    assert words[words.index("--steps") + 1] == "600"
+    assert "--resume" not in words
+    assert "--resume" in launch_command(Attempt(job=job, fence=2, world_size=2))
+
+
+def test_pauses_weights_and_new_revisions_go_over_to_the_next_attempt(runs: Runs) -> None:
+    runs(script("import time; time.sleep(60)"))
+    job = make_filled_job()
+    attempt = launched(job)
+    attempt_start(attempt=attempt, now=NOW, hello={"world_size": 1, "start_step": 0})
+    job.job_shards.filter(shard__key="a").update(paused=True, weight=2.5)
+    from jobs.services.commands import command_issue
+
+    again = command_issue(job=Job.objects.get(pk=job.pk), kind="launch", key="again", now=NOW)
+    assert command_execute(again.pk) == "done"
+    orders = {d.action: d.args for d in job.attempts.get(fence=2).directives.all()}
+    assert orders["pause_shard"] == {"shard": "a"}
+    assert orders["set_weights"] == {"weights": {"a": 2.5, "b": 1.0}}
