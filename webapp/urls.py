@@ -1,7 +1,5 @@
 """Every address of the product: pages at the root, REST under `/api/`, accounts, health and metrics."""
 
-from importlib.util import find_spec
-
 from django.contrib import admin
 from django.urls import include, path
 
@@ -9,6 +7,7 @@ from webapp.health import live, ready
 from webapp.metrics import metrics
 
 urlpatterns = [
+    path("api/", include("webapp.api.urls")),
     path("accounts/", include("allauth.urls")),
     path("admin/", admin.site.urls),
     path("health/live", live, name="health_live"),
@@ -16,5 +15,3 @@ urlpatterns = [
     path("metrics", metrics, name="metrics"),
     path("", include("webapp.pages.urls")),
 ]
-if find_spec("webapp.api.auth"):
-    urlpatterns.insert(0, path("api/", include("webapp.api.urls")))

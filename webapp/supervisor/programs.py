@@ -30,6 +30,14 @@ def _worker(name: str, *words: str) -> Program:
     return Program(name, argv, stop_phase=0, grace_s=10, env={"REMAP_SIGTERM": "SIGQUIT"}, queue=name)
 
 
+def _dramatiq() -> Program:
+    threads = str(settings.DRAMATIQ_THREADS)
+    options = ["--processes", "1", "--threads", threads, "--skip-logging", "--worker-shutdown-timeout", "8000"]
+    argv = [sys.executable, "-m", "dramatiq", "workers.dramatiq_app", *options]
+    # Few messages in advance: what is fetched early stands in front of what is urgent and comes later.
+    return Program("dramatiq", argv, stop_phase=0, grace_s=12, env={"dramatiq_queue_prefetch": threads})
+
+
 def valkey_program() -> Program | None:
     """The embedded server, or None where `REDIS_URL` names another. Raises FileNotFoundError if none can run."""
     if not settings.REDIS_IS_EMBEDDED:
@@ -52,10 +60,5 @@ def programs() -> list[Program]:
         _worker("urgent", "--pool", "threads", "--concurrency", "2"),
         _worker("clock", "--pool", "threads", "--concurrency", "4"),
         Program("beat", _celery("beat", "--scheduler", "celery.beat.Scheduler", "--pidfile", ""), 0, 5),
-        Program("dramatiq", _dramatiq(), stop_phase=0, grace_s=12),
+        _dramatiq(),
     ]
-
-
-def _dramatiq() -> list[str]:
-    words = ["--processes", "1", "--threads", str(settings.DRAMATIQ_THREADS), "--skip-logging"]
-    return [sys.executable, "-m", "dramatiq", "workers.dramatiq_app", *words, "--worker-shutdown-timeout", "8000"]

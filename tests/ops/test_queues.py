@@ -1,0 +1,278 @@
+"""Queues as this project sets them up, against a real Redis or Valkey."""
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
+from django.db import connection, connections
+from django.utils import timezone
+
+from jobs.models import Command
+from jobs.services.commands import command_claim, command_done, command_issue, commands_due
+from tests.factories import make_job
+from tests.services import EmbeddedValkey, free_port, wait_until
+from workers.broker_urls import celery_url
+from workers.celery_app import app as product_app
+from workers.celery_app import celery_conf
+from workers.doorbell import ring
+
+
+@pytest.fixture
+def app(redis_url: str) -> Iterator[Celery]:
+    """An application with the product's settings on a real broker, its keys apart from everybody else's."""
+    app = make_app(redis_url)
+    yield app
+    close(app)
+
+
+def close(app: Celery) -> None:
+    app.close()
+    product_app.set_current()  # a worker in this process makes its application everybody's
+    product_app.set_default()
+
+
+def make_app(redis_url: str) -> Celery:
+    app = Celery(f"test-{uuid.uuid4().hex}", set_as_current=False)
+    conf = celery_conf(redis_url)
+    conf["broker_transport_options"] |= {
+        "global_keyprefix": f"test:{uuid.uuid4().hex}:",
+    }
+    app.conf.update(conf, imports=(), worker_soft_shutdown_timeout=0)
+    return app
+
+
+@contextlib.contextmanager
+def worker(app: Celery, *queues: str, pool: str = "threads", concurrency: int = 2) -> Iterator[None]:
+    """A worker of `queues` in this process."""
+    app.amqp.queues.select(queues)
+    with start_worker(app, pool=pool, concurrency=concurrency, perform_ping_check=False, shutdown_timeout=20):
+        yield
+
+
+def register(app: Celery, task: Callable[..., Any]) -> None:
+    """Make `task` a task of this application only, under its own name."""
+    app.task(task, name=task.__name__, shared=False)
+
+
+def hand_out_again(app: Celery) -> None:
+    """What every worker does now and then: give back to the queue what nobody acknowledged in time."""
+    with app.connection_for_read() as connection_:
+        connection_.default_channel.qos.restore_visible(interval=1)
+
+
+def in_database(task: Callable[..., Any]) -> Callable[..., Any]:
+    """Close the connection of the worker's thread afterwards, so that the test's database can be removed."""
+
+    @wraps(task)
+    def run(*args: Any) -> Any:
+        try:
+            return task(*args)
+        finally:
+            connections.close_all()
+
+    return run
+
+
+def test_an_urgent_task_starts_while_control_is_busy(app: Celery) -> None:
+    busy, release, started = threading.Event(), threading.Event(), threading.Event()
+
+    def prepare_data() -> None:
+        busy.set()
+        release.wait(30)
+
+    def save_now() -> None:
+        started.set()
+
+    register(app, prepare_data)
+    register(app, save_now)
+    with worker(app, "control", concurrency=1), worker(app, "urgent"):
+        for _ in range(3):
+            app.send_task("prepare_data", queue="control")
+        assert busy.wait(10)
+        app.send_task("save_now", queue="urgent")
+        in_time = started.wait(5)
+        release.set()
+    assert in_time
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_redelivered_command_is_carried_out_once(app: Celery) -> None:
+    """The broker takes a long task for lost and hands it out again; lease and row keep the effect single."""
+    command = command_issue(job=make_job(), kind="launch", key=uuid.uuid4().hex, now=timezone.now())
+    deliveries: list[int] = []
+    launches: list[int] = []
+
+    @in_database
+    def carry_out(command_id: int) -> None:
+        deliveries.append(command_id)
+        held = command_claim(command_id=command_id, now=timezone.now())
+        if held is None:
+            return
+        launches.append(command_id)
+        wait_until(lambda: len(deliveries) > 1, within_s=25, what="a second delivery")
+        command_done(command=held, now=timezone.now())
+
+    app.conf.broker_transport_options |= {"visibility_timeout": 0}
+    register(app, carry_out)
+    with worker(app, "control", concurrency=3):
+        app.send_task("carry_out", args=[command.pk], queue="control")
+        wait_until(lambda: deliveries, within_s=10, what="the first delivery")
+        hand_out_again(app)
+        wait_until(lambda: Command.objects.get(pk=command.pk).status == "done", within_s=30, what="the command is done")
+    assert len(deliveries) > 1
+    assert launches == [command.pk]
+
+
+def test_a_worker_consumes_again_after_its_broker_restarted_twice(tmp_path_factory: pytest.TempPathFactory) -> None:
+    server = EmbeddedValkey(tmp_path_factory.mktemp("restarted"))
+    server.start()
+    app = make_app(server.url)
+    app.conf.broker_transport_options |= {"socket_timeout": 2, "health_check_interval": 1}
+    seen: list[float] = []
+
+    def heartbeat() -> None:
+        seen.append(time.monotonic())
+
+    register(app, heartbeat)
+    try:
+        with worker(app, "clock"):
+            for _ in range(2):
+                server.stop()
+                server.start()
+            restarted_at = time.monotonic()
+
+            def heard() -> bool:
+                with contextlib.suppress(OSError, app.connection_for_write().connection_errors[0]):
+                    app.send_task("heartbeat", queue="clock", retry=False)
+                return bool(seen) and seen[-1] > restarted_at
+
+            wait_until(heard, within_s=30, what="a heartbeat after the restarts", every_s=0.5)
+    finally:
+        close(app)
+        server.stop()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_task_of_another_release_is_reported_and_its_row_rung_for_again(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported: list[dict[str, Any]] = []
+    monkeypatch.setattr("workers.celery_app.logger", SimpleNamespace(error=lambda _, **record: reported.append(record)))
+    command = command_issue(job=make_job(), kind="launch", key=uuid.uuid4().hex, now=timezone.now())
+    with worker(app, "control"):
+        app.send_task("workers.of_last_year", args=[command.pk], queue="control")
+        wait_until(lambda: reported, within_s=15, what="the unknown task is reported")
+    assert reported[0]["task"] == "workers.of_last_year"
+    command.refresh_from_db()
+    assert command.status == "issued"
+    assert command in commands_due(now=timezone.now())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nothing_is_rung_for_a_transaction_that_is_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    from django.db import transaction
+
+    rung: list[Any] = []
+    monkeypatch.setattr(product_app, "send_task", lambda *words, **_: rung.append(words))
+    job = make_job()
+    with contextlib.suppress(ZeroDivisionError), transaction.atomic():
+        command_issue(job=job, kind="launch", key="rolled back", now=timezone.now())
+        raise ZeroDivisionError
+    assert rung == []
+    with transaction.atomic():
+        command = command_issue(job=job, kind="launch", key="kept", now=timezone.now())
+        assert rung == []
+    assert rung == [("workers.run_command",)]
+    assert Command.objects.filter(pk=command.pk).exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_broker_that_is_away_costs_a_moment_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = make_app(f"redis://127.0.0.1:{free_port()}/0")
+    monkeypatch.setattr("workers.celery_app.app", app)
+    started = time.monotonic()
+    assert ring(command_id=1, queue="control") is False
+    assert time.monotonic() - started < 3
+    command = command_issue(job=make_job(), kind="launch", key="no broker", now=timezone.now())
+    assert command in commands_due(now=timezone.now())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_four_workers_and_a_writer_share_the_database_without_a_lock_error() -> None:
+    job = make_job()
+    ids = [command_issue(job=job, kind="launch", key=f"k{i}", now=timezone.now()).pk for i in range(40)]
+    claimed: list[int] = []
+    errors: list[Exception] = []
+    stop = threading.Event()
+
+    def claim_all() -> None:
+        for pk in ids:
+            if command_claim(command_id=pk, now=timezone.now()) is not None:
+                claimed.append(pk)
+
+    def write_on() -> None:
+        from jobs.services.operations import heartbeat_record
+
+        while not stop.is_set():
+            heartbeat_record(name=f"writer:{threading.get_ident()}", now=timezone.now())
+            time.sleep(0.002)
+
+    def guarded(action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 (any error in a thread must reach the test)
+            errors.append(error)
+        finally:
+            connection.close()
+
+    writer = threading.Thread(target=guarded, args=[write_on])
+    claimers = [threading.Thread(target=guarded, args=[claim_all]) for _ in range(4)]
+    for thread in [writer, *claimers]:
+        thread.start()
+    for thread in claimers:
+        thread.join(60)
+    stop.set()
+    writer.join(10)
+    assert errors == []
+    assert sorted(claimed) == ids
+
+
+def test_defaults_that_lose_or_repeat_work_are_set_otherwise() -> None:
+    conf = product_app.conf
+    assert conf.task_acks_late
+    assert conf.task_reject_on_worker_lost
+    assert conf.worker_prefetch_multiplier == 1
+    assert conf.result_backend is None
+    assert conf.accept_content == ["json"]
+    assert conf.broker_transport_options["visibility_timeout"] <= 600
+    assert {queue.name for queue in conf.task_queues} == {"control", "urgent", "clock"}
+
+
+def test_actors_have_sane_limits() -> None:
+    from workers.dramatiq_app import broker
+
+    assert broker.actors
+    for actor in broker.actors.values():
+        assert actor.options.get("max_retries", 20) <= 5, actor
+        assert 0 < actor.options.get("time_limit", 600_000) <= 3_600_000, actor
+
+
+@pytest.mark.parametrize(
+    ("given", "spelled"),
+    [
+        ("redis://cache:6379/3", "redis://cache:6379/3"),
+        ("rediss://:pw@cache:6380/0", "rediss://:pw@cache:6380/0"),
+        ("unix:///var/x/valkey.sock?db=2", "redis+socket:///var/x/valkey.sock?virtual_host=2"),
+        ("unix://:pw@/x.sock", "redis+socket://:pw@/x.sock?virtual_host=0"),
+    ],
+)
+def test_one_address_serves_every_client(given: str, spelled: str) -> None:
+    assert celery_url(given) == spelled
