@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Callable
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import structlog
@@ -14,6 +12,7 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from jobs.models import Augmentation, Job
+from jobs.planning import job_evaluate, outcomes_measure
 from jobs.services.augmentations import augmentation_cancel, augmentation_cut, batches_to_send
 from jobs.services.commands import command_issue, commands_due
 from jobs.services.decisions import decisions_sweep
@@ -66,7 +65,7 @@ def commands_ring(*, now: dt.datetime) -> int:
     due = commands_due(now=now)
     ids = {command.pk for command in due}
     for gone in set(_rung) - ids:
-        del _rung[gone]
+        _rung.pop(gone, None)
     num = 0
     for command in due:
         next_at, wait = _rung.get(command.pk, (0.0, RING_AGAIN_S))
@@ -134,18 +133,15 @@ def rules() -> None:
 
 def rules_tick(*, now: dt.datetime) -> int:
     """Returns how many jobs were looked at. A job whose rules fail does not keep the others waiting."""
-    if find_spec("jobs.planning") is None:
-        return 0
-    planning = import_module("jobs.planning")
     fresh = Job.objects.filter(status="running").filter(
         Q(signal_state__isnull=True) | Q(current_step__gt=F("signal_state__evaluated_step"))
     )
     num = 0
     for job in fresh.select_related("team", "dataset").order_by("-priority", "pk")[:RULES_PER_TICK]:
         try:
-            planning.job_evaluate(job=job, now=now)
+            job_evaluate(job=job, now=now)
         except Exception:  # one job's numbers must not stop the rules of the others; logged with the job
             logger.exception("rules_failed", job=str(job.uuid))
         num += 1
-    planning.outcomes_measure(now=now)
+    outcomes_measure(now=now)
     return num

@@ -46,6 +46,7 @@ class Losses:
             "change": None if first is None or last is None else round(last - first, 6),
             "tokens": int(self.series.tokens[s].sum()),
             "samples": int(self.series.samples[s].sum()),
+            "num_points": int(self.series.num_points[s].sum()),
             "num_nonfinite": int(self.series.num_nonfinite[s].sum()),
         }
 

@@ -213,7 +213,7 @@ def test_an_urgent_augmentation_delivers_what_it_has_when_the_time_is_up() -> No
 
 def test_what_an_ended_attempt_never_took_in_is_ordered_from_the_next_one() -> None:
     job = running_job()
-    augmentation = ground(started(job))
+    ground(started(job))
     make_attempt(job)
     augmentations_sweep(now=NOW)
     heir = job.attempts.get(fence=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
+from jobs.planning import outcomes_measure
 from jobs.services.job_reports import job_report_write
 from jobs.states import ATTEMPT_LIVE
 from workers.commands.registry import NotYet, Result, Work, handles
@@ -21,5 +22,6 @@ def write_report(work: Work) -> Result:
     )
     if running and job.ended_at is not None and work.now() - job.ended_at < WAIT_FOR_END:
         raise NotYet("The last attempt is still ending.", dt.timedelta(seconds=1))
+    outcomes_measure(now=work.now())  # what took effect late is measured as far as it goes
     written = job_report_write(job=job, now=work.now())
     return {"written": written}
