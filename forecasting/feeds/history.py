@@ -19,7 +19,7 @@ def series_of(
     """One series per offer on a grid of ``gap_s`` seconds.
 
     Without ``start_s`` a series begins at its first row; with it, the last row at or before the start gives the price
-    in force there. ``end_s`` defaults to the newest row of the whole batch, so that offers with few changes end together.
+    in force there. ``end_s`` defaults to the newest row of the whole batch, so that all offers end together.
     Offers without any row before ``end_s`` are left out.
     """
     batch.tidy()

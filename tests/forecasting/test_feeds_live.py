@@ -58,7 +58,7 @@ def test_the_number_of_pages_is_bounded():
 def test_waiting_after_failures_doubles_to_an_hour_and_honours_what_the_provider_asks():
     waits = [backoff_s("azure", n) for n in range(1, 12)]
     assert 30 <= waits[0] <= 36
-    assert all(b >= a * 1.5 for a, b in itertools.pairwise(waits))
+    assert all(b >= a * 1.5 for a, b in itertools.pairwise(waits[:6]))
     assert max(waits) <= 3600 * 1.2
     assert backoff_s("azure", 0) == 0
     assert backoff_s("azure", 1, 7200) == 7200
