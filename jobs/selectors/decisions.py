@@ -107,12 +107,6 @@ def rules_in_force(*, team: Team, job: Job | None = None) -> dict[str, Rule]:
     return {rule.kind: rule for rule in sorted(rules, key=lambda r: r.job_id is not None)}
 
 
-def role_to_answer(*, decision: Decision) -> str:
-    """The lowest role that may answer a decision, by the rule in force for its kind."""
-    rule = rules_in_force(team=decision.team, job=decision.job).get(decision.kind)
-    return rule.min_role if rule else "operator"
-
-
 def approval_role(*, decision: Decision) -> str:
     """The role that may answer a decision: approver, or more where the rule in force for its kind asks for more."""
     wanted = rule_for(job=decision.job, kind=decision.kind).min_role

@@ -10,6 +10,7 @@ from django.db.models import Count, Q
 from jobs.models import Attempt, Augmentation, Decision, Event, Job, Snapshot, Worker
 from jobs.selectors.decisions import rule_record, rules_in_force
 from jobs.selectors.jobs import JobLine, job_lines
+from jobs.selectors.plans import job_plan
 from jobs.services.attempt_logs import log_tail as attempt_log_tail
 from jobs.services.rules import KINDS
 
@@ -37,8 +38,9 @@ def job_page(*, job: Job, now: dt.datetime) -> dict[str, Any]:
         "augmentations": augmentations_of(job=job),
         "snapshots": list(Snapshot.objects.filter(job=job).order_by("-step", "-id")[:NUM_SIDE]),
         "rules": rule_lines(job=job),
-        "events": list(Event.objects.filter(job=job).order_by("-id")[:12]),
+        "events": list(Event.objects.filter(job=job).order_by("-id")[:8]),
         "log": log_tail(job=job, num_lines=10),
+        "plan": job_plan(job=job, now=now) if job.status == "draft" else None,
     }
 
 

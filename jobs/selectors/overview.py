@@ -43,7 +43,7 @@ def loop_numbers(*, team: Team, day: dt.datetime, now: dt.datetime) -> Loop:
     slowest = live.order_by().values("attempt").annotate(s=Max("step_time_s")).values_list("s", flat=True)
     answers = Approval.objects.filter(decision__team=team, answer="approve", created_at__gte=day)
     answered = answers.aggregate(
-        by_rule=Count("id", filter=~Q(by_rule="")), by_person=Count("id", filter=Q(by_rule=""))
+        automatic=Count("id", filter=~Q(by_rule="")), personal=Count("id", filter=Q(by_rule=""))
     )
     shards = JobShard.objects.filter(job__team=team, job__status__in=("running", "paused", "recovering"))
     held = shards.aggregate(paused=Count("id", filter=Q(paused=True)), total=Count("id"))

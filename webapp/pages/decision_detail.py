@@ -8,9 +8,9 @@ from typing import Any
 
 from jobs.access import role_reaches
 from jobs.models import Decision
-from jobs.selectors.decisions import decision_history, decisions_related, role_to_answer, rule_record
+from jobs.selectors.decisions import approval_role, decision_history, decisions_related, rule_record
 from webapp import formats
-from webapp.templatetags.cf import change, span_change, usd_change
+from webapp.templatetags.cf import loss_change, span_change, usd_change
 
 HOUR, DAY = dt.timedelta(hours=1), dt.timedelta(days=1)
 
@@ -34,7 +34,7 @@ EVIDENCE = {
     "paused_since_step": ("Paused since step", ""),
 }
 EFFECTS = (
-    ("delta_loss", "Loss of the shard, nats per token", change),
+    ("delta_loss", "Loss of the shard, nats per token", loss_change),
     ("delta_cost_usd", "Cost", usd_change),
     ("delta_eta_s", "Finish", span_change),
 )
@@ -54,6 +54,7 @@ class EffectLine:
 
     name: str
     label: str
+    short: str
     effect: dict[str, float]
     expected: str
     interval: str
@@ -97,7 +98,9 @@ def effect_lines(decision: Decision) -> list[EffectLine]:
             f"{word(effect['low'])} to {word(effect['high'])}" if effect["low"] != effect["high"] else "no interval"
         )
         seen = word(measured) if formats.known(measured) else ""
-        lines.append(EffectLine(name, label, effect, word(effect["expected"]), interval, measured, seen))
+        lines.append(
+            EffectLine(name, label, label.split(" ")[0], effect, word(effect["expected"]), interval, measured, seen)
+        )
     return lines
 
 
@@ -113,7 +116,7 @@ def urgency_groups(rows: list[Decision], now: dt.datetime) -> list[tuple[str, li
 
 def decision_detail(decision: Decision, role: str, now: dt.datetime) -> dict[str, Any]:
     """Context of the right-hand side."""
-    needed = role_to_answer(decision=decision)
+    needed = approval_role(decision=decision)
     is_open = decision.status == "proposed" and decision.expires_at > now
     approvals = list(decision.approvals.all())
     return {

@@ -17,11 +17,11 @@ from jobs.models import Decision
 from jobs.selectors.decisions import (
     ORDERS,
     SHOWS,
+    approval_role,
     decision_counts,
     decision_full,
     decisions_listed,
     decisions_waiting,
-    role_to_answer,
 )
 from jobs.services.approvals import decision_approve, decision_reject
 from webapp.pages.decision_detail import decision_detail, urgency_groups
@@ -79,7 +79,7 @@ def _detail(request: PageRequest, row: Decision | None, **forms: Any) -> dict[st
 def _to_answer(request: PageRequest, key: uuid.UUID) -> Decision:
     """The decision, if the person may answer it."""
     row = fetch_in_team(request, decision_full(), key, team="team")
-    must(request, role_to_answer(decision=row))
+    must(request, approval_role(decision=row))
     return row
 
 

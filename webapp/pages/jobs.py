@@ -22,6 +22,7 @@ from webapp.pages.door import PageRequest, fetch_in_team, must, page
 from webapp.pages.forms.jobs import JobForm
 from webapp.pages.once import once, once_number
 from webapp.pages.paging import chosen, paged
+from webapp.pages.report_view import report_view
 
 
 @page
@@ -77,7 +78,7 @@ def job(request: PageRequest, key: uuid.UUID) -> HttpResponse:
 @page
 def job_report(request: PageRequest, key: uuid.UUID) -> HttpResponse:
     row = fetch_in_team(request, Job.objects.select_related("team", "dataset"), key, team="team")
-    return render(request, "pages/job_report.html", {"nav": "jobs", "job": row, "report": row.report})
+    return render(request, "pages/job_report.html", {"nav": "jobs", "job": row} | report_view(row.report))
 
 
 @page

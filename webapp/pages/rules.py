@@ -15,7 +15,7 @@ from jobs.selectors.decisions import rule_record, rules_in_force
 from jobs.services.events import Actor
 from jobs.services.rules import KINDS, rule_set
 from webapp.pages.door import PageRequest, fetch_in_team, must, page
-from webapp.pages.forms.rules import RuleForm
+from webapp.pages.forms.rules import ANSWERERS, RuleForm
 
 ABOUT = {
     "augment_shard": "Make new samples for a shard whose loss stands out and does not fall.",
@@ -46,6 +46,7 @@ def _line(request: PageRequest, job: Job | None, kind: str, rule: Rule | None) -
         "kind": kind,
         "about": ABOUT.get(kind, ""),
         "rule": rule,
+        "min_role": rule.min_role if rule and rule.min_role in ANSWERERS else ANSWERERS[0],
         "inherited": job is not None and rule is not None and rule.job_id is None,
     }
 

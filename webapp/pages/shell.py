@@ -35,7 +35,24 @@ NAV = (
     NavItem("Team", "team", "team"),
 )
 
-STYLES = ["variables", "base", "shell", "layout", "card", "button", "badge", "table", "list", "decision", "meter", "form", "notice", "chart", "heat", "small"]
+STYLES = [
+    "variables",
+    "base",
+    "shell",
+    "layout",
+    "card",
+    "button",
+    "badge",
+    "table",
+    "list",
+    "decision",
+    "meter",
+    "form",
+    "notice",
+    "chart",
+    "heat",
+    "small",
+]
 
 
 def theme_of(request: HttpRequest) -> str:

@@ -133,7 +133,7 @@ def tokens(request: PageRequest) -> HttpResponse:
     if not form.is_valid():
         return _tokens(request, form, 422)
     days = form.cleaned_data["days"]
-    ends = now + dt.timedelta(days=int(days)) if days else None
+    ends = now + dt.timedelta(days=int(days)) if days != "never" else None
     token, secret = token_create(
         team=request.team, name=form.cleaned_data["name"], scopes=form.cleaned_data["scopes"], user=request.user,  # type: ignore[arg-type]
         expires_at=ends, now=now, actor=_actor(request),

@@ -39,6 +39,14 @@ def change(value: Any, digits: int = 3) -> str:
 
 
 @register.filter
+def loss_change(value: Any) -> str:
+    """A change of loss in nats per token: three decimals say enough."""
+    if not formats.known(value):
+        return formats.NONE
+    return ("+" if round(value, 3) > 0 else "") + formats.number(value, 3)
+
+
+@register.filter
 def span_change(value: Any) -> str:
     return ("+" if formats.known(value) and value > 0 else "") + formats.span(value)
 
@@ -111,7 +119,7 @@ def limit(name: str, value: Any) -> str:
     shown = (
         formats.usd(value)
         if "usd" in name
-        else formats.figures(value)
+        else formats.figures(value, 2)
         if name == "min_confidence"
         else formats.number(value)
     )

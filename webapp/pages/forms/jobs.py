@@ -55,7 +55,18 @@ class JobForm(MomentForm, PageForm):
 
     def arguments(self) -> dict[str, Any]:
         """The other arguments of `job_create`."""
-        names = ["name", "dataset", "model", "goal_steps", "goal_loss", "deadline", "budget_usd", "priority", "backend", "num_workers"]
+        names = [
+            "name",
+            "dataset",
+            "model",
+            "goal_steps",
+            "goal_loss",
+            "deadline",
+            "budget_usd",
+            "priority",
+            "backend",
+            "num_workers",
+        ]
         return {name: self.cleaned_data[name] for name in names}
 
 

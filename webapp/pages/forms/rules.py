@@ -10,6 +10,7 @@ from jobs.models import AUTONOMY, ROLES, Rule
 from jobs.services.rules import LIMITS
 from webapp.pages.forms.base import PageForm
 
+ANSWERERS = ROLES[ROLES.index("approver") :]  # nobody below answers, whatever a rule says
 MEANING = {
     "off": "off: nothing is proposed",
     "suggest": "suggest: shown, nobody is asked",
@@ -40,14 +41,14 @@ class RuleForm(PageForm):
     min_confidence = forms.FloatField(required=False, min_value=0, max_value=1)
     default_answer = forms.ChoiceField(choices=[("reject", "no"), ("approve", "yes")], label="Silence means")
     default_after_min = forms.IntegerField(label="After, minutes", min_value=1, max_value=43_200)
-    min_role = forms.ChoiceField(choices=[(r, r) for r in ROLES[1:]], label="Who may answer", help_text="and above")
+    min_role = forms.ChoiceField(choices=[(r, r) for r in ANSWERERS], label="Who may answer", help_text="and above")
 
     def __init__(self, *args: Any, rule: Rule, **kwargs: Any) -> None:
         initial = {
             "autonomy": rule.autonomy,
             "default_answer": rule.default_answer or "reject",
             "default_after_min": max(1, rule.default_after_s // 60),
-            "min_role": rule.min_role,
+            "min_role": rule.min_role if rule.min_role in ANSWERERS else ANSWERERS[0],
             **rule.limits,
         }
         super().__init__(*args, initial=initial, **kwargs)

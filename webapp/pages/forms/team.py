@@ -22,7 +22,7 @@ SCOPE_MEANING = {
     "approve": "approve: decisions",
     "admin": "admin",
 }
-LIVES = [("30", "30 days"), ("90", "90 days"), ("365", "a year"), ("", "without end")]
+LIVES = [("30", "30 days"), ("90", "90 days"), ("365", "a year"), ("never", "without end")]
 
 
 class MemberForm(PageForm):
@@ -39,7 +39,7 @@ class TokenForm(PageForm):
     scopes = forms.MultipleChoiceField(
         choices=[(s, SCOPE_MEANING[s]) for s in SCOPES], widget=forms.CheckboxSelectMultiple, initial=["read"]
     )
-    days = forms.ChoiceField(label="Ends after", choices=LIVES, required=False, initial="90")
+    days = forms.ChoiceField(label="Ends after", choices=LIVES, initial="90")
 
 
 class TeamForm(PageForm):
