@@ -1,0 +1,156 @@
+"""StochasticProgram: the exact best plan against a learnt random market.
+
+At the start, and then every eighth of the time to the deadline, a semi-Markov chain is fitted to everything seen so far
+(`chain`), and the expected cost to go is computed by backward induction over (slot, market state, work left, what is held)
+(`program`). In between, a decision is one look into that table with the exact work left. The price is taken to stay
+where it is (prices are close to a random walk); when it has moved by more than a share, the table is computed again.
+"""
+
+import zlib
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import numpy as np
+
+from forecasting.dynamics import Control, control
+from forecasting.policies.chain import Chain, ChainSettings, fit_chain
+from forecasting.policies.program import choose, solve
+from forecasting.problem import Allocation, FloatArray, IntArray, Job, Reason, Situation
+
+PRICE_MOVE = 0.05
+_REMEMBERED = 64
+_MAX_CELLS = 900
+
+
+@dataclass(frozen=True)
+class Tables:
+    """One solved programme: valid for `keep` slots from the slot it was made for."""
+
+    chain: Chain
+    machine: Control
+    after: FloatArray  # [keep, W+1, S, X]
+    wait: FloatArray  # [S]
+    top_mode: int
+    cell: float
+
+
+class StochasticProgram:
+    """Least expected cost under a semi-Markov market, within the deadline guard."""
+
+    name = "StochasticProgram"
+
+    def __init__(self, settings: ChainSettings | None = None, refreshes: int = 8, name: str = "StochasticProgram") -> None:
+        self.settings = settings or ChainSettings()
+        self.refreshes = refreshes
+        self.name = name
+        self._tables: OrderedDict[tuple[object, ...], Tables] = OrderedDict()
+
+    def decide(self, situation: Situation) -> Allocation:
+        """The mode of least expected cost to go."""
+        s = situation
+        job = s.job
+        if s.slots_left <= 0:
+            return self._late(s)
+        every = max(1, -(-job.deadline_slots // self.refreshes))
+        made_at = self._made_at(s, every)
+        back = s.slot - made_at
+        tables = self._solved(s, made_at, every)
+        available = s.available if s.spot_price < job.on_demand_price else 0
+        seen = s.offers[0].availability if job.spot_allowed else np.zeros_like(s.offers[0].availability)
+        state = tables.machine.state_of(job, s.held_spot, s.held_on_demand, s.changeover_left_s)
+        market = tables.chain.encode(seen)
+        costs = tables.machine.costs(job, np.array([available]), np.array([s.spot_price]))[0]
+        mode, to_go = choose(
+            tables.after[back], costs, market, tables.machine.gain, tables.machine.nxt, tables.wait,
+            float(job.curve[job.top_size]), tables.top_mode, tables.cell, s.slots_left - 1, s.work_left, state,
+        )  # fmt: skip
+        spot, od = tables.machine.split(int(mode), available, s.spot_price, job.on_demand_price)
+        return Allocation(spot, od, self._reason(s, tables, market, spot, od, float(to_go)))
+
+    def _late(self, s: Situation) -> Allocation:
+        """Past the deadline the programme has no plan: all the spot there is; the guard decides about on-demand."""
+        size = max((n for n in s.job.sizes if n <= s.available), default=0)
+        return Allocation(size, 0, Reason("late", "past the deadline, {work:.1f} GPU-slots left", {"work": s.work_left}))
+
+    def _made_at(self, s: Situation, every: int) -> int:
+        """The slot whose knowledge the table is made of: the last refresh, or later if the price has moved since."""
+        made_at = s.slot - s.slot % every
+        prices = s.offers[0].price[-1 - (s.slot - made_at) :]
+        base = 0
+        for i in range(1, len(prices)):
+            if abs(prices[i] - prices[base]) > PRICE_MOVE * abs(prices[base]):
+                base = i
+        return made_at + base
+
+    def _solved(self, s: Situation, made_at: int, every: int) -> Tables:
+        stop = len(s.offers[0].availability) - (s.slot - made_at)
+        past, price = s.offers[0].availability[:stop], float(s.offers[0].price[stop - 1])
+        key = (s.job, made_at, stop, price, zlib.crc32(np.ascontiguousarray(past)))
+        found = self._tables.get(key)
+        if found is None:
+            clock = s.clock_s - (s.slot - made_at) * s.job.slot_s
+            keep = min(every, s.job.deadline_slots - made_at)
+            found = build_tables(s.job, past, price, clock, s.job.deadline_slots - made_at, keep, self.settings)
+            self._tables[key] = found
+            if len(self._tables) > _REMEMBERED:
+                self._tables.popitem(last=False)
+        return found
+
+    def _reason(self, s: Situation, tables: Tables, market: int, spot: int, od: int, to_go: float) -> Reason:
+        level = int(tables.chain.sizes[tables.chain.level[market]])
+        numbers = {
+            "spot": float(spot), "od": float(od), "to_go": to_go, "work": s.work_left, "left": float(s.slots_left),
+            "level": float(level), "price": s.spot_price,
+        }  # fmt: skip
+        words = "{spot:.0f} spot + {od:.0f} on-demand: expected cost to go {to_go:.4g} for {work:.1f} GPU-slots in {left:.0f} slots"
+        return Reason("programme", words + "; spot carries {level:.0f} at {price:.4g}", numbers)
+
+
+def build_tables(job: Job, past: IntArray, price: float, clock_s: float, slots_left: int, keep: int, settings: ChainSettings) -> Tables:
+    """Fit the chain and solve the programme for the slots that are left."""
+    past = past if job.spot_allowed and price < job.on_demand_price else np.zeros_like(past)
+    machine = pure_modes(job)
+    chain = fit_chain(past, np.array([0, *job.sizes]), job.slot_s, clock_s, settings)
+    carried = chain.sizes[chain.level]
+    costs = machine.costs(job, carried, np.full(len(carried), price))
+    cell = grid_cell(job)
+    wait, top_mode = waits(job, machine)
+    after = solve(
+        np.ascontiguousarray(costs.T, dtype=np.float32), chain.moves, chain.parts(clock_s, slots_left), machine.gain, machine.nxt, wait,
+        float(job.curve[job.top_size]), top_mode, cell, int(np.ceil(job.work / cell - 1e-9)),
+        2.0 * job.on_demand_price * job.top_size / float(job.curve[job.top_size]), keep,
+    )  # fmt: skip
+    return Tables(chain, machine, after, wait, top_mode, cell)
+
+
+def pure_modes(job: Job) -> Control:
+    """The job's machine; in the changeover form only all-spot and all-on-demand modes, which is all a plan ever needs."""
+    machine = control(job)
+    if (machine.spot < 0).any():
+        return machine
+    keep = np.flatnonzero((machine.spot == 0) | (machine.spot == machine.size))
+    states = (keep[:, None] * machine.num_steps + np.arange(machine.num_steps)).ravel()
+    rank = np.full(machine.gain.shape[0], 0)
+    rank[states] = np.arange(len(states))
+    pick = np.ix_(states, keep)
+    return Control(machine.spot[keep], machine.size[keep], machine.num_steps, machine.gain[pick], rank[machine.nxt[pick]])
+
+
+def grid_cell(job: Job) -> float:
+    """Work per grid step: half a slot at full speed where that is affordable, so that steady running needs no rounding."""
+    speed = float(job.curve[job.top_size])
+    cell = speed / 2 if job.n_max == 1 or job.gang else speed / 16
+    return max(cell, job.work / _MAX_CELLS)
+
+
+def waits(job: Job, machine: Control) -> tuple[FloatArray, int]:
+    """Slots of progress lost when a state goes to full on-demand, shape [S], and the mode that is full on-demand."""
+    speed = float(job.curve[job.top_size])
+    top_mode = int(np.flatnonzero((machine.size == job.top_size) & (machine.spot <= 0))[-1])
+    if job.changeover_s is None:
+        return 1 - machine.gain[:, top_mode] / speed, top_mode
+    wait = np.full(machine.gain.shape[0], job.changeover_s / job.slot_s)
+    for step in range(machine.num_steps):
+        left = job.changeover_s / job.slot_s - step if step else 0.0
+        wait[top_mode * machine.num_steps + step] = left
+    return wait, top_mode
