@@ -5,6 +5,7 @@ import os
 import uvicorn
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
+os.environ.setdefault("COUNTERFLOW_DB_POOL", "1")  # before anything reads the settings
 
 from django.conf import settings
 
@@ -25,6 +26,7 @@ def main() -> None:
         timeout_keep_alive=75,
         timeout_graceful_shutdown=3,
         ws_max_size=1 << 20,
+        ws_per_message_deflate=False,  # one frame goes to many browsers, and each would pack it again
         backlog=2048,
     )
 

@@ -109,7 +109,9 @@ if DATABASE_IS_SQLITE:
             ),
         }
     )
-elif pool_size := env.int("COUNTERFLOW_DB_POOL_SIZE", default=0):
+elif env.bool("COUNTERFLOW_DB_POOL", default=False):
+    # Web processes only (webapp/serve.py sets it): each request runs in a thread of its own and would connect anew.
+    pool_size = env.int("COUNTERFLOW_DB_POOL_SIZE", default=16)
     DATABASES["default"]["OPTIONS"]["pool"] = {"min_size": 1, "max_size": pool_size, "timeout": 20}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 

@@ -1,10 +1,13 @@
 """Run in a process of its own before the rest starts: bring the database up to date and seed the demo team."""
 
+import os
 import sys
 
 import django
 from django.core.management import call_command, get_commands
 from django.db import DatabaseError
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 
 
 def main(*, demo: bool) -> int:
