@@ -16,6 +16,7 @@ from workers.augmentation.registry import Sample
 
 SHINGLE_WORDS = 4
 NEAR = 0.8  # share of a sample's shingles that also occur in one held-out sample
+MIN_WITHIN = 8  # shingles of a held-out sample below which it may well occur in another text
 MIN_REPETITION_WORDS = 24
 MIN_DISTINCT = 0.3  # share of distinct shingles below which a text runs in a circle
 WORD = re.compile(r"\w+", re.UNICODE)
@@ -41,23 +42,30 @@ class HeldOut:
 
     def __init__(self, samples: Iterable[Sample] = ()) -> None:
         self.owners: dict[int, list[int]] = {}
-        self.num_samples = 0
+        self.sizes: list[int] = []
         for number, sample in enumerate(samples):
-            self.num_samples += 1
-            for shingle in set(shingles(content(sample))):
+            own = set(shingles(content(sample)))
+            self.sizes.append(len(own))
+            for shingle in own:
                 self.owners.setdefault(shingle, []).append(number)
 
+    @property
+    def num_samples(self) -> int:
+        return len(self.sizes)
+
     def resembles(self, text: str) -> bool:
-        """Whether most of `text` occurs in one of the samples."""
+        """Whether most of `text` occurs in one of the samples, or most of one of them (unless it is short) in `text`."""
         if not self.owners:
             return False
         mine = set(shingles(text))
-        if not mine:
-            return False
         hits: Counter[int] = Counter()
         for shingle in mine:
             hits.update(self.owners.get(shingle, ()))
-        return bool(hits) and max(hits.values()) >= NEAR * len(mine)
+        return any(n >= NEAR * len(mine) or self._within(number, n) for number, n in hits.items())
+
+    def _within(self, number: int, num_hits: int) -> bool:
+        size = self.sizes[number]
+        return size >= MIN_WITHIN and num_hits >= NEAR * size
 
 
 @dataclass
