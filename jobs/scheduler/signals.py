@@ -32,8 +32,8 @@ class ShardSignal:
     category_loss: float | None  # median of the other shards of its category, same window
     num_peers: int
     z_category: float | None
-    improvement: float | None  # loss of the window before minus loss now: positive is better
-    category_improvement: float | None
+    gap_change: float | None  # change of its distance from the category over all bins seen, by a straight line
+    z_gap_change: float | None  # that change over its standard error: negative when it closes up
     share_high: float  # share of the window's bins that lie above the category
 
     def as_json(self) -> dict[str, Any]:
@@ -107,15 +107,12 @@ def shard_signals(situation: Situation, *, window: int, sigma_floor: float) -> l
         return []
     w = window_bins(num_bins, wanted=window)
     now = pooled(situation.loss_sum[:, -w:], situation.tokens[:, -w:])
-    had_before = num_bins >= 2 * w
-    before = (
-        pooled(situation.loss_sum[:, -2 * w : -w], situation.tokens[:, -2 * w : -w]) if had_before else now * np.nan
-    )
     losses = situation.losses()
-    medians, num_peers = peers_median(situation, np.column_stack([now, before - now, losses[:, -w:]]))
-    reference, peers_gain, peers_bins = medians[:, 0], medians[:, 1], medians[:, 2:]
+    medians, num_peers = peers_median(situation, np.column_stack([now, losses]))
+    reference, peers_bins = medians[:, 0], medians[:, 1:]
     gap = now - reference
     sigma_category = robust_sigma(gap, floor=sigma_floor)
+    change, z_change = line_change(losses - peers_bins)
     own = losses - _common_trend(losses)[None, :]
     signals = []
     for s in range(num_shards):
@@ -123,7 +120,8 @@ def shard_signals(situation: Situation, *, window: int, sigma_floor: float) -> l
         z_own = None
         if past.size >= 4 and np.isfinite(now[s]):
             z_own = (_median(own[s, -w:]) - float(np.median(past))) / robust_sigma(past, floor=sigma_floor)
-        seen = np.isfinite(losses[s, -w:]) & np.isfinite(peers_bins[s])
+        recent, theirs = losses[s, -w:], peers_bins[s, -w:]
+        seen = np.isfinite(recent) & np.isfinite(theirs)
         signals.append(
             ShardSignal(
                 index=s,
@@ -135,12 +133,34 @@ def shard_signals(situation: Situation, *, window: int, sigma_floor: float) -> l
                 category_loss=_number(reference[s]),
                 num_peers=int(num_peers[s]),
                 z_category=_number(gap[s] / sigma_category),
-                improvement=_number(before[s] - now[s]),
-                category_improvement=_number(peers_gain[s]),
-                share_high=float(np.mean(losses[s, -w:][seen] > peers_bins[s][seen])) if seen.any() else 0.0,
+                gap_change=_number(change[s]),
+                z_gap_change=_number(z_change[s]),
+                share_high=float(np.mean(recent[seen] > theirs[seen])) if seen.any() else 0.0,
             )
         )
     return signals
+
+
+def line_change(values: Floats) -> tuple[Floats, Floats]:
+    """[S] change over the columns of [S, B] along a least-squares line, and that change over its standard error.
+
+    NaNs are left out; rows with fewer than four numbers give NaN.
+    """
+    seen = np.isfinite(values)
+    count = seen.sum(axis=1)
+    x = np.broadcast_to(np.arange(values.shape[1], dtype=float), values.shape)
+    y = np.where(seen, values, 0.0)
+    enough = count >= 4
+    safe = np.maximum(count, 1)
+    dx = np.where(seen, x - (np.where(seen, x, 0.0).sum(axis=1) / safe)[:, None], 0.0)
+    dy = np.where(seen, y - (y.sum(axis=1) / safe)[:, None], 0.0)
+    sxx = np.maximum((dx * dx).sum(axis=1), 1e-12)
+    slope = (dx * dy).sum(axis=1) / sxx
+    rest = ((dy - slope[:, None] * dx) ** 2).sum(axis=1) / np.maximum(count - 2, 1)
+    error = np.sqrt(rest / sxx)
+    span = max(values.shape[1] - 1, 1)
+    z = slope / np.maximum(error, 1e-9)
+    return np.where(enough, slope * span, np.nan), np.where(enough, z, np.nan)
 
 
 def _common_trend(losses: Floats) -> Floats:

@@ -33,7 +33,7 @@ def test_a_rise_hurt():
 
 
 def test_nothing_is_said_before_the_window_is_full():
-    assert measured(world(), step=80) is None
+    assert measured(world(), step=100) is None
 
 
 def test_too_few_tokens_are_said_to_be_too_few():

@@ -34,7 +34,7 @@ def test_a_pinned_weight_is_left_alone():
 
 
 def test_a_sudden_rise_is_found():
-    assert subjects(world(rise={5: (16, 2.0)})) == {"shard:shard_5": "augment_shard"}
+    assert subjects(world(rise={5: (18, 2.0)})) == {"shard:shard_5": "augment_shard"}
 
 
 def test_losses_that_are_not_finite_pause_the_shard():
@@ -46,7 +46,7 @@ def test_the_last_active_shard_is_not_paused():
     assert propose(situation) == []
 
 
-@pytest.mark.parametrize("change", [{"tokens": 20}, {"num_bins": 8}])
+@pytest.mark.parametrize("change", [{"tokens": 20}, {"num_bins": 20}])
 def test_too_little_evidence_is_no_evidence(change):
     assert propose(world(high={4: 2.5}, **change)) == []
 
@@ -62,7 +62,7 @@ def test_a_gap_nobody_would_act_on_is_ignored():
         (PastDecision("shard:shard_4", "augment_shard", "rejected", 10.0), True),
         (PastDecision("shard:shard_4", "augment_shard", "rejected", 7200.0), False),
         (PastDecision("shard:shard_4", "augment_shard", "succeeded", 10.0, applied_step=90), True),
-        (PastDecision("shard:shard_4", "augment_shard", "succeeded", 10.0, applied_step=0), False),
+        (PastDecision("shard:shard_4", "augment_shard", "succeeded", 10.0, applied_step=-40), False),
         (PastDecision("shard:shard_9", "augment_shard", "executing", 10.0), False),
     ],
 )
@@ -72,7 +72,7 @@ def test_the_cool_down_holds_per_shard(past, quiet):
 
 def test_a_paused_shard_is_offered_again_after_its_probation():
     early = world(paused={3: 80})
-    late = replace(early, step=80 + 4 * 8 * 4)
+    late = replace(early, step=80 + 4 * 12 * 4)
     assert propose(early) == []
     assert [(p.kind, p.args["weight"]) for p in propose(late)] == [("resume_shard", 0.5)]
 

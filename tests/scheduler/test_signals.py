@@ -49,6 +49,15 @@ def test_a_shard_without_tokens_says_nothing():
     assert (signal.loss_now, signal.z_category, signal.z_own, signal.tokens_now) == (None, None, None, 0)
 
 
+def test_a_distance_that_closes_is_told_from_one_that_grows():
+    closing = shard_signals(world(high={3: 2.0}, learning={3}, fall=1.0), window=8, sigma_floor=0.05)[3]
+    growing = shard_signals(world(high={3: 2.0}, fall=1.0), window=8, sigma_floor=0.05)[3]
+    assert closing.gap_change == pytest.approx(-1.0, abs=0.15)
+    assert closing.z_gap_change < -5
+    assert growing.gap_change == pytest.approx(1.0, abs=0.15)
+    assert growing.z_gap_change > 5
+
+
 def test_ten_thousand_shards_are_looked_at_in_well_under_a_minute():
     situation = world(num_shards=10_000, num_bins=24)
     assert len(shard_signals(situation, window=8, sigma_floor=0.1)) == 10_000

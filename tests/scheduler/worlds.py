@@ -8,7 +8,7 @@ from jobs.scheduler.situation import PastDecision, ShardFacts, Situation
 def world(
     *,
     num_shards: int = 12,
-    num_bins: int = 24,
+    num_bins: int = 32,
     bin_steps: int = 4,
     seed: int = 1,
     categories: list[str] | None = None,

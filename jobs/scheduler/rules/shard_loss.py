@@ -3,8 +3,8 @@
 Four answers, by what the numbers say:
 
 * losses that are not finite -> `pause_shard`, so that they do not ruin the weights;
-* far above its category and not learning -> `augment_shard` in mode replace: its samples are made anew from their prompts;
-* far above its category but learning -> `reweight_shards`: it is hard, not broken, and gets a larger share;
+* far above its category and not closing up -> `augment_shard` in mode replace: its samples are made anew from their prompts;
+* far above its category but closing up -> `reweight_shards`: it is hard, not broken, and gets a larger share;
 * a paused shard after its probation -> `resume_shard` with half its weight.
 
 Nothing is said about a shard with few tokens, in the first steps, or within the cool-down after an earlier answer.
@@ -27,15 +27,16 @@ Z80 = 1.2816  # half width of an 80 % interval in standard deviations
 class Settings:
     """Thresholds. A job's `params` may override each by name."""
 
-    window_bins: int = 8  # recent window, in bins
-    warm_up_bins: int = 12  # bins before anything is said
-    min_tokens: int = 1500  # supervised tokens of the shard in the window
+    window_bins: int = 12  # recent window, in bins
+    warm_up_bins: int = 24  # bins before anything is said
+    min_tokens: int = 400  # supervised tokens of the shard in the window
     z_high: float = 4.0  # robust z against the category
     z_rise: float = 4.0  # robust z against its own past
     min_gap: float = 0.5  # nats per token above the category: below it nobody would act
     min_share_high: float = 0.85  # share of the window's bins above the category
     sigma_floor: float = 0.12  # nats; losses of sound shards differ by that anyway
-    learning_ratio: float = 0.5  # improves at least half as fast as its category: it learns
+    z_closing: float = 2.0  # its distance from the category shrinks by that many standard errors: it learns
+    min_closing: float = 0.15  # nats, over all bins seen
     max_nonfinite: int = 2  # points per window
     cool_down_s: float = 600.0
     cool_down_windows: int = 3  # after a decision took effect
@@ -101,10 +102,10 @@ def _stands_out(signal: ShardSignal, settings: Settings) -> bool:
 
 
 def _learns(signal: ShardSignal, settings: Settings) -> bool:
-    """Its loss still falls at a fair part of the pace of its category (or at all, where the category stands still)."""
-    if signal.improvement is None or signal.category_improvement is None:
+    """Whether its distance from its category closes. A broken shard's grows, since the others go on learning."""
+    if signal.gap_change is None or signal.z_gap_change is None:
         return False
-    return signal.improvement > max(0.02, settings.learning_ratio * signal.category_improvement)
+    return signal.gap_change <= -settings.min_closing and signal.z_gap_change <= -settings.z_closing
 
 
 def _cooling(situation: Situation, shard: ShardFacts, settings: Settings) -> bool:
@@ -158,7 +159,7 @@ def _augment(situation: Situation, shard: ShardFacts, signal: ShardSignal, setti
         subject=f"shard:{shard.key}",
         sentence=(
             f"Replace the samples of {shard.key} by {count} made with {method}: its loss is {signal.loss_now:.2f} where its "
-            f"category has {signal.category_loss:.2f}, and it does not learn."
+            f"category has {signal.category_loss:.2f}, and the distance does not close."
         ),
         args={
             "action": "augment_shard",
@@ -207,7 +208,7 @@ def _reweight(situation: Situation, shard: ShardFacts, signal: ShardSignal, sett
         subject=f"shard:{shard.key}",
         sentence=(
             f"Raise the weight of {shard.key} from {shard.weight:g} to {weight:g}: its loss is {signal.loss_now:.2f} where its "
-            f"category has {signal.category_loss:.2f}, and it still learns."
+            f"category has {signal.category_loss:.2f}, and the distance closes."
         ),
         args={"action": "reweight_shards", "weights": {shard.key: weight}},
         evidence=_evidence(situation, signal, settings),
