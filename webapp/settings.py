@@ -226,6 +226,8 @@ CONTROL_CONCURRENCY = env.int("COUNTERFLOW_CONTROL_CONCURRENCY", default=2)
 DRAMATIQ_THREADS = env.int("COUNTERFLOW_DRAMATIQ_THREADS", default=3)
 
 # Operations --------------------------------------------------------------------------------------------------------
+# Its passwords are public, so not where others can reach the server.
+DEMO = env.bool("COUNTERFLOW_DEMO", default=HOST in ("127.0.0.1", "localhost", "::1"))
 LOG_FORMAT = env.str("COUNTERFLOW_LOG_FORMAT", default="console")
 LOG_LEVEL = env.str("COUNTERFLOW_LOG_LEVEL", default="INFO")
 LOGGING_CONFIG = "webapp.logging.configure"

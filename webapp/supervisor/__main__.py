@@ -29,7 +29,7 @@ def main(words: list[str]) -> int:
     except ImproperlyConfigured as error:
         return fail(str(error))
     if options.action == "run":
-        return run(address=address, demo=not options.no_demo)
+        return run(address=address, demo=settings.DEMO and not options.no_demo)
     return stop() if options.action == "stop" else status()
 
 
