@@ -19,6 +19,9 @@ COUNT_MODELS = ("persistence", "seasonal_naive", "hazard")
 WORTH = 0.03
 STANDARD_ERRORS = 3.0
 MOSTLY = 0.75
+# Without a daily cycle (seasonal naive no better than persistence), a gain on prices is a trend; it has to have lasted
+# for this many whole horizons before it is believed.
+TREND_HORIZONS = 20
 _NUM_ORIGINS = 12
 _MIN_ORIGINS = 4
 
@@ -90,6 +93,9 @@ def choose(tests: Sequence[Backtest], num_independent: float, *, by_pinball: boo
     """The model to use and why. Tests share their origins; one of them is persistence."""
     base = next(test for test in tests if test.model == "persistence")
     best, why = base, "no other model was clearly better than persistence"
+    cyclic = any(test.model == "seasonal_naive" and test.mae.mean() < base.mae.mean() for test in tests)
+    if not (by_pinball or cyclic or num_independent >= TREND_HORIZONS):
+        return base.model, f"no daily cycle, and a trend is not trusted before {TREND_HORIZONS} horizons have shown it"
     for test in tests:
         if test is base or test.fallback or (by_pinball and test.mae.mean() > base.mae.mean() * (1 + 1e-9)):
             continue

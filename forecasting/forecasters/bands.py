@@ -4,7 +4,7 @@ For a horizon of h ticks the errors of all past forecasts h ahead are ranked. Tw
 real prices (see docs/forecasters.md):
 
 * overlap: K errors h apart hold about K / h independent ones, and the extremes of a small sample are too narrow. As in
-  split conformal prediction, the rank is widened: level p becomes 1/2 + (p - 1/2)(1 + h / (K - h)).
+  split conformal prediction, the rank is widened: level p becomes 1/2 + (p - 1/2)(1 + 1.5 h / (K - h)).
 * activity: prices have quiet and lively spells, so offsets are scaled half-way to the size of the latest errors.
 """
 
@@ -20,6 +20,7 @@ from forecasting.forecasters.prepare import History
 # Errors from this many of the latest horizons tell how lively the market is now.
 _RECENT_HORIZONS = 2
 _RECENT_AT_LEAST = 48
+_OVERLAP = 1.5
 # Fewer points than this say little; until then a general spread is added that fades out.
 PRIOR_POINTS = 24
 # One standard step per tick, relative to the value, of an offer about which nothing is known.
@@ -54,7 +55,7 @@ class Bands:
         errors = errors[np.isfinite(errors)]
         if not len(errors):
             return np.zeros(len(levels))
-        widened = 0.5 + (levels - 0.5) * (1 + known / max(1, len(errors)))
+        widened = 0.5 + (levels - 0.5) * (1 + _OVERLAP * known / max(1, len(errors)))
         offsets = np.quantile(errors, np.clip(widened, 0, 1), method="inverted_cdf")
         # Beyond half the history nothing was measured: grow like a random walk.
         return np.asarray(offsets * activity(errors, known) * np.sqrt(ahead / known))

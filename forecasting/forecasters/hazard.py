@@ -141,9 +141,10 @@ def _bin(age: np.ndarray) -> np.ndarray:
 
 def _levels(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The levels [C] and each tick's level number [K]; many distinct counts are merged into MAX_LEVELS."""
-    levels, state = np.unique(values, return_inverse=True)
+    # Nothing at all is always possible, also where it was never seen.
+    levels = np.unique(np.append(values, 0.0))
     if len(levels) <= MAX_LEVELS:
-        return levels, state
+        return levels, np.searchsorted(levels, values)
     edges = np.unique(np.quantile(values, np.linspace(0, 1, MAX_LEVELS), method="inverted_cdf"))
     return edges, np.abs(edges[None, :] - values[:, None]).argmin(axis=1)
 

@@ -7,6 +7,7 @@ from jobs.models.decisions import AUTONOMY, Approval, Decision, Rule
 from jobs.models.events import Event
 from jobs.models.instances import Instance
 from jobs.models.jobs import Attempt, Job, JobShard, Worker
+from jobs.models.market import FeedState, MarketSeriesScore, Offer, QuarantinedQuote, Quote
 from jobs.models.operations import Heartbeat, IdempotencyKey, PeriodicRun, Upload
 from jobs.models.reports import Report, ShardBin, SignalState, WorkerBin
 from jobs.models.snapshots import Snapshot
@@ -26,13 +27,18 @@ __all__ = [
     "Decision",
     "Directive",
     "Event",
+    "FeedState",
     "Heartbeat",
     "IdempotencyKey",
     "Instance",
     "Job",
     "JobShard",
+    "MarketSeriesScore",
     "Member",
+    "Offer",
     "PeriodicRun",
+    "QuarantinedQuote",
+    "Quote",
     "Report",
     "Rule",
     "Shard",

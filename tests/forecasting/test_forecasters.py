@@ -33,8 +33,10 @@ def usable(forecast, horizon=24):
     """The forecast, after the checks that hold for every forecast of every model."""
     assert forecast.mean.shape == (horizon,)
     assert forecast.quantiles.shape == (len(forecast.levels), horizon)
-    assert np.isfinite(forecast.mean).all() and np.isfinite(forecast.quantiles).all()
-    assert (forecast.mean >= 0).all() and (forecast.quantiles >= 0).all()
+    assert np.isfinite(forecast.mean).all()
+    assert np.isfinite(forecast.quantiles).all()
+    assert (forecast.mean >= 0).all()
+    assert (forecast.quantiles >= 0).all()
     assert (np.diff(forecast.quantiles, axis=0) >= -1e-12).all()
     return forecast
 
@@ -217,7 +219,8 @@ def test_updates_with_odd_values_keep_the_forecast_usable(name):
 def test_persistence_and_seasonal_naive_take_any_list(values):
     for name in ("persistence", "seasonal_naive"):
         forecast = make(name).fit(values).predict(7)
-        assert np.isfinite(forecast.mean).all() and np.isfinite(forecast.quantiles).all()
+        assert np.isfinite(forecast.mean).all()
+        assert np.isfinite(forecast.quantiles).all()
 
 
 @pytest.mark.parametrize("name", ["ets", "arima"])

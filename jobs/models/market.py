@@ -1,0 +1,105 @@
+"""What compute costs and whether it is to be had: offers, their quotes, the feeds they come from, and model scores."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from jobs.models.base import PublicModel
+
+
+class Offer(PublicModel):
+    """Something that can be bought: a machine type in a zone, spot or on-demand. Quotes of two offers never mix."""
+
+    provider = models.CharField(max_length=32)
+    region = models.CharField(max_length=64, blank=True)
+    zone = models.CharField(max_length=64, blank=True)
+    instance_type = models.CharField(max_length=100, blank=True)
+    product = models.CharField(max_length=64, blank=True, help_text="Operating system, as the provider names it")
+    is_spot = models.BooleanField(default=True)
+    num_gpus = models.PositiveIntegerField(null=True, help_text="GPUs of one machine, where known")
+    level_confirmed_at = models.DateTimeField(null=True, help_text="When a person said that a moved price is right")
+
+    class Meta:
+        ordering = ["provider", "region", "zone", "instance_type", "product"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["provider", "region", "zone", "instance_type", "product", "is_spot"], name="offer_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.zone or self.region}/{self.instance_type}" + ("" if self.is_spot else " on-demand")
+
+
+class Quote(models.Model):
+    """An observed price, availability or both. A price holds until the next quote of the offer."""
+
+    offer = models.ForeignKey(Offer, models.CASCADE, related_name="quotes")
+    at = models.DateTimeField()
+    price_usd_per_hour = models.DecimalField(max_digits=14, decimal_places=8, null=True)
+    availability = models.PositiveIntegerField(null=True, help_text="Machines that could be had")
+
+    class Meta:
+        ordering = ["offer", "at"]
+        constraints = [models.UniqueConstraint(fields=["offer", "at"], name="quote_once")]
+
+
+class QuarantinedQuote(models.Model):
+    """A row of a feed that is not planned with, and why. Seen again, it is counted and not stored again."""
+
+    feed = models.CharField(max_length=64)
+    digest = models.CharField(max_length=64)
+    where = models.CharField(max_length=300)
+    reason = models.CharField(max_length=300)
+    raw = models.CharField(max_length=300)
+    num_seen = models.PositiveIntegerField(default=1)
+    first_seen_at = models.DateTimeField()
+    last_seen_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        ordering = ["-last_seen_at", "-id"]
+        constraints = [models.UniqueConstraint(fields=["feed", "digest"], name="quarantined_quote_once")]
+
+
+class FeedState(models.Model):
+    """A live feed: what to ask for, when it last worked, and when to try again."""
+
+    KINDS = [("aws", "AWS spot price history"), ("azure", "Azure retail prices"), ("csv", "CSV from a URL")]
+
+    name = models.CharField(max_length=64, unique=True)
+    kind = models.CharField(max_length=16, choices=KINDS)
+    settings = models.JSONField(default=dict)
+    is_enabled = models.BooleanField(default=True)
+    period_s = models.PositiveIntegerField(default=300)
+    next_try_at = models.DateTimeField(db_index=True)
+    last_try_at = models.DateTimeField(null=True)
+    last_success_at = models.DateTimeField(null=True)
+    num_failures = models.PositiveIntegerField(default=0, help_text="In a row, since the last success")
+    last_error = models.TextField(blank=True)
+    last_counts = models.JSONField(default=dict)
+    last_notes = models.JSONField(default=list)
+
+    class Meta:
+        ordering = ["name"]
+
+
+class MarketSeriesScore(models.Model):
+    """How well one forecaster did on one offer's past, at rolling origins."""
+
+    offer = models.ForeignKey(Offer, models.CASCADE, related_name="scores")
+    target = models.CharField(max_length=16, help_text="price or availability")
+    model = models.CharField(max_length=32)
+    is_chosen = models.BooleanField(default=False)
+    mae = models.FloatField()
+    mase = models.FloatField(help_text="Error over that of persistence on the same origins")
+    pinball = models.FloatField()
+    coverage_80 = models.FloatField()
+    num_origins = models.PositiveIntegerField()
+    seconds = models.FloatField()
+    fallback = models.CharField(max_length=300, blank=True)
+    reason = models.CharField(max_length=300, blank=True)
+    computed_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["offer", "target", "mae"]
+        constraints = [models.UniqueConstraint(fields=["offer", "target", "model"], name="market_score_once")]

@@ -1,0 +1,91 @@
+"""Market ticks: poll the feeds that are due, and compare forecasters on the offers that have moved."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import structlog
+from django.utils import timezone
+
+from forecasting.feeds import aws, azure, generic
+from forecasting.feeds.live import FeedUnavailable
+from forecasting.feeds.rows import Batch
+from forecasting.forecasters import make
+from jobs.models.market import FeedState, Offer
+from jobs.selectors.market import feeds_due, offer_series
+from jobs.services.market import feed_claim, feed_failed, feed_succeeded, quotes_import, scores_store
+from workers.celery_app import app
+from workers.periodic import once_per_slot
+
+logger = structlog.get_logger(__name__)
+
+# How far back a poll asks AWS for changes beyond its last success: a machine that slept misses nothing within it.
+OVERLAP = dt.timedelta(hours=1)
+FIRST_PULL = dt.timedelta(days=14)
+SCORED_PAST = dt.timedelta(days=14)
+OFFERS_PER_TICK = 50
+
+
+@app.task(name="workers.market.feeds")
+@once_per_slot("market_feeds")
+def feeds() -> None:
+    """Poll every feed whose time has come; one that fails waits longer each time and does not hold up the others."""
+    for feed in feeds_due(now=timezone.now()):
+        feed_poll(feed=feed, now=timezone.now())
+
+
+def feed_poll(*, feed: FeedState, now: dt.datetime) -> bool:
+    """Poll one feed; returns whether it was ours to poll and worked."""
+    if not feed_claim(feed=feed, now=now):
+        return False
+    try:
+        batch = feed_fetch(feed=feed, now=now)
+        counts = quotes_import(batch=batch, feed=feed.name, now=now, changes_only=feed.kind == "azure")
+    except FeedUnavailable as error:
+        wait_s = feed_failed(feed=feed, error=str(error), now=now, retry_after_s=error.retry_after_s)
+        logger.warning("feed_unavailable", feed=feed.name, error=str(error), again_in_s=round(wait_s))
+        return False
+    except Exception as error:  # a feed that breaks in a new way must not stop the others; the page shows its error
+        feed_failed(feed=feed, error=f"{type(error).__name__}: {error}", now=now)
+        logger.exception("feed_failed", feed=feed.name)
+        return False
+    feed_succeeded(feed=feed, counts=counts, notes=batch.notes, now=now)
+    return True
+
+
+def feed_fetch(*, feed: FeedState, now: dt.datetime) -> Batch:
+    """What the provider says now. Raises FeedUnavailable."""
+    wanted = feed.settings
+    if feed.kind == "aws":
+        since = feed.last_success_at - OVERLAP if feed.last_success_at else now - FIRST_PULL
+        client = aws.connect(wanted["region"], endpoint_url=wanted.get("endpoint_url"))
+        products = wanted.get("products") or (aws.LINUX,)
+        return aws.fetch(client, wanted["instance_types"], start=since, end=now, products=products)
+    if feed.kind == "azure":
+        # Whole minutes, so that two polls within one are the same row.
+        minute = now.timestamp() // 60 * 60
+        return azure.fetch(wanted["regions"], wanted["sizes"], now_s=minute, url=wanted.get("url", azure.URL))
+    return generic.fetch(wanted["url"], wanted["columns"])
+
+
+@app.task(name="workers.market.scores")
+@once_per_slot("market_scores")
+def scores() -> None:
+    """Compare forecasters on the offers with quotes in the last day, those scored longest ago first."""
+    now = timezone.now()
+    recent = Offer.objects.filter(quotes__at__gt=now - dt.timedelta(days=1)).distinct()
+    for offer in recent.order_by("scores__computed_at", "pk")[:OFFERS_PER_TICK]:
+        offer_score(offer=offer, now=now)
+
+
+def offer_score(*, offer: Offer, now: dt.datetime) -> list[str]:
+    """Score the forecasters on an offer's last fortnight; returns the targets that were scored."""
+    series = offer_series(offer=offer, start=now - SCORED_PAST, end=now)
+    done = []
+    for target in ("price", "availability"):
+        if series is None or getattr(series, target) is None:
+            continue
+        auto = make("auto", target).fit(series)
+        scores_store(offer=offer, target=target, scores=auto.scores, chosen=auto.chosen, reason=auto.reason, now=now)
+        done.append(target)
+    return done
