@@ -119,6 +119,7 @@ def build_tables(job: Job, past: IntArray, price: float, clock_s: float, slots_l
         np.ascontiguousarray(costs.T, dtype=np.float32), chain.moves, chain.parts(clock_s, slots_left), machine.gain, machine.nxt, wait,
         float(job.curve[job.top_size]), top_mode, cell, int(np.ceil(job.work / cell - 1e-9)),
         2.0 * job.on_demand_price * job.top_size / float(job.curve[job.top_size]), keep,
+        job.deadline_slots - slots_left,
     )  # fmt: skip
     return Tables(chain, machine, after, wait, top_mode, cell)
 
@@ -139,7 +140,7 @@ def pure_modes(job: Job) -> Control:
 def grid_cell(job: Job) -> float:
     """Work per grid step: half a slot at full speed where that is affordable, so that steady running needs no rounding."""
     speed = float(job.curve[job.top_size])
-    cell = speed / 2 if job.n_max == 1 or job.gang else speed / 16
+    cell = speed / 2 if job.n_max == 1 or job.gang else speed / 8
     return max(cell, job.work / _MAX_CELLS)
 
 

@@ -1,0 +1,77 @@
+"""What AHAP believes of the next slots: a cheap built-in forecast, and ways to put in another or to spoil it.
+
+A forecaster here is a function (availability [K], price [K], horizon) -> (availability [H], price [H]) of the slots after
+the last one given; any model with `fit` and `predict` fits in through `from_models`.
+"""
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from forecasting.problem import FloatArray, IntArray
+
+Forecaster = Callable[[IntArray, FloatArray, int], tuple[FloatArray, FloatArray]]
+
+
+def markov_forecast(availability: IntArray, price: FloatArray, horizon: int) -> tuple[FloatArray, FloatArray]:
+    """Expected availability under a two-state chain (something there or not), and the price that is in force."""
+    up = availability > 0
+    level = float(availability[up].mean()) if up.any() else float(availability.max(initial=0))
+    now = float(availability[-1])
+    leave_up = _rate(up[:-1] & ~up[1:], up[:-1])
+    leave_down = _rate(~up[:-1] & up[1:], ~up[:-1])
+    steady = leave_down / (leave_up + leave_down)
+    decay = (1 - leave_up - leave_down) ** np.arange(1, horizon + 1)
+    chance = steady + (float(up[-1]) - steady) * decay
+    # While it lasts, today's level is the best guess of the level; what comes back later is an average one.
+    held = now if up[-1] else level
+    mixed = held * np.abs(decay) + level * (1 - np.abs(decay))
+    return np.maximum(0.0, chance * mixed), np.full(horizon, float(price[-1]))
+
+
+def _rate(events: np.ndarray[Any, Any], exposed: np.ndarray[Any, Any]) -> float:
+    return float(np.clip((events.sum() + 1.0) / (exposed.sum() + 20.0), 1e-3, 0.9))
+
+
+def persistence_forecast(availability: IntArray, price: FloatArray, horizon: int) -> tuple[FloatArray, FloatArray]:
+    """Everything stays as it is."""
+    return np.full(horizon, float(availability[-1])), np.full(horizon, float(price[-1]))
+
+
+def noisy(inner: Forecaster, share: float, seed: int = 0) -> Forecaster:
+    """A forecast degraded by `share` of its own size: for the study of how much a policy depends on it.
+
+    The noise depends on the past it is given and on the seed only, so a decision can be computed again.
+    """
+
+    def spoiled(availability: IntArray, price: FloatArray, horizon: int) -> tuple[FloatArray, FloatArray]:
+        there, at = inner(availability, price, horizon)
+        mark = zlib.crc32(np.ascontiguousarray(availability[-512:]).tobytes()) + len(availability)
+        rng = np.random.default_rng([seed, mark])
+        top = max(1.0, float(availability.max(initial=1)))
+        there = np.clip(there + share * top * rng.uniform(-1, 1, horizon), 0, top)
+        return there, np.maximum(0.0, at * (1 + share * rng.uniform(-1, 1, horizon)))
+
+    return spoiled
+
+
+def from_models(make_availability: Callable[[], Any], make_price: Callable[[], Any], series_of: Callable[..., Any], refit_every: int = 48) -> Forecaster:
+    """Wrap forecasting models (`fit(series)`, `predict(horizon, quantiles).mean`), refitted every so many slots."""
+    fitted: dict[int, tuple[Any, Any]] = {}
+
+    def predicted(availability: IntArray, price: FloatArray, horizon: int) -> tuple[FloatArray, FloatArray]:
+        stop = max(1, len(availability) - len(availability) % refit_every)
+        if stop not in fitted:
+            fitted.clear()
+            fitted[stop] = (
+                make_availability().fit(series_of(availability[:stop])),
+                make_price().fit(series_of(price[:stop])),
+            )
+        skipped = len(availability) - stop
+        there = fitted[stop][0].predict(horizon + skipped, ()).mean[skipped:]
+        at = fitted[stop][1].predict(horizon + skipped, ()).mean[skipped:]
+        return np.maximum(0.0, there), np.maximum(0.0, at)
+
+    return predicted

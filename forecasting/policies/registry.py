@@ -1,0 +1,54 @@
+"""Policies by name: what replay, the selector and the pages offer."""
+
+import re
+from collections.abc import Callable
+
+from forecasting.guard import Guarded
+from forecasting.policies.ahanp import AHANP
+from forecasting.policies.ahap import AHAP
+from forecasting.policies.base import Policy
+from forecasting.policies.fixed import OnDemandOnly, SpotFirst, UniformProgress
+from forecasting.policies.forecasts import Forecaster, markov_forecast
+from forecasting.policies.stochastic import StochasticProgram
+
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "OnDemandOnly": OnDemandOnly,
+    "SpotFirst": SpotFirst,
+    "UniformProgress": UniformProgress,
+    "AHANP": lambda: AHANP(0.05),
+    "AHAP": lambda: AHAP(12, 3, 0.8, error_switch=0.3),
+    "StochasticProgram": StochasticProgram,
+}
+
+
+def make_policy(name: str) -> Guarded:
+    """A guarded policy: a name in POLICIES, or with its parameters as in `AHAP(12,3,0.8)` and `AHANP(0.05)`."""
+    found = re.fullmatch(r"(\w+)(?:\(([^)]*)\))?", name.strip())
+    if found and found[2] is None and found[1] in POLICIES:
+        return Guarded(POLICIES[found[1]]())
+    if found and found[2] is not None:
+        numbers = [float(x) for x in found[2].split(",") if x.strip()]
+        if found[1] == "AHAP" and len(numbers) == 3:
+            return Guarded(AHAP(int(numbers[0]), int(numbers[1]), numbers[2]))
+        if found[1] == "AHANP" and len(numbers) == 1:
+            return Guarded(AHANP(numbers[0]))
+    raise ValueError(f"unknown policy {name!r}; known are {', '.join(POLICIES)}, AHAP(window,commitment,threshold), AHANP(threshold)")
+
+
+def make_pool(forecaster: Forecaster = markov_forecast) -> list[Guarded]:
+    """The selector's pool: 105 AHAP (window x commitment x threshold), 6 with a switch, 7 AHANP and the others: 122."""
+    pool: list[Policy] = [
+        AHAP(window, commitment, threshold, forecaster)
+        for window in (1, 2, 3, 4, 6, 9, 12)
+        for commitment in (1, 2, 3, 4, 6)
+        for threshold in (0.4, 0.6, 0.8, 1.0)
+        if commitment <= window
+    ]
+    pool += [
+        AHAP(window, commitment, 0.8, forecaster, error_switch=limit)
+        for window, commitment in ((3, 1), (6, 2), (12, 3))
+        for limit in (0.1, 0.3)
+    ]
+    pool += [AHANP(threshold) for threshold in (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)]
+    pool += [OnDemandOnly(), SpotFirst(), UniformProgress(), StochasticProgram()]
+    return [Guarded(policy) for policy in pool]
