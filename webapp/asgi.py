@@ -10,11 +10,12 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 http_application = get_asgi_application()
 
+from webapp.api.report_gate import ReportGate  # noqa: E402
 from webapp.live.routing import websocket_urlpatterns  # noqa: E402  (needs the app registry that the line above fills)
 
 application = ProtocolTypeRouter(
     {
-        "http": http_application,
+        "http": ReportGate(http_application),
         "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
     }
 )

@@ -7,7 +7,6 @@ commit costs more than a report.
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import logging
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,23 +14,28 @@ from typing import Any
 import numpy as np
 from django.core.exceptions import ValidationError
 from django.db import connection, transaction
-from django.db.models import F, Max, Q
-from django.db.models.functions import Greatest
 from numpy.typing import NDArray
 
 from jobs.errors import DomainError, Invalid, NotAllowed, Superseded
-from jobs.models import ApiToken, Attempt, Directive, Event, Job, JobShard, Report, Worker
+from jobs.models import Attempt, Directive, Event, JobShard, Report
 from jobs.services.attempt_logs import log_append
 from jobs.services.directives import directive_acknowledge, directives_deliver
 from jobs.services.events import TRAINER, event_append
 from jobs.services.report_form import HUGE, AppliedForm, Batch
-from jobs.services.report_store import payload_of
+from jobs.services.report_rows import (
+    attempt_touch,
+    last_step,
+    living_tokens,
+    newest_fences,
+    report_insert,
+    shard_indices,
+    workers_touch,
+)
 from jobs.services.rollups import shard_points_add, worker_steps_add
 from jobs.signals import reported
 
 logger = logging.getLogger(__name__)
 
-SMOOTHING = 0.2  # weight of a new report in a worker's step time
 ALERT_EVERY = dt.timedelta(minutes=5)  # at most one event about non-finite losses of an attempt in this time
 
 
@@ -71,78 +75,54 @@ def report_add(*, attempt: Attempt, batch: Batch, now: dt.datetime, token_id: in
 def reports_store(*, reports: list[Incoming], now: dt.datetime) -> list[Stored | DomainError]:
     """Store reports in one transaction; the answers stand in the same order. A refused report does not touch the others."""
     results: list[Stored | DomainError | None] = [None] * len(reports)
-    fresh: list[Report] = []
     with transaction.atomic():
-        living = _living_tokens(reports, now)
         attempts = _locked_attempts({r.attempt_id for r in reports})
+        newest = newest_fences({a.job_id for a in attempts.values()})
+        living = living_tokens({r.token_id for r in reports}, now)
         for attempt in attempts.values():
             mine = [i for i, r in enumerate(reports) if r.attempt_id == attempt.pk]
-            intake = _Intake(attempt, now)
+            intake = _Intake(attempt, newest[attempt.job_id], now)
             for i in mine:
                 results[i] = intake.take(reports[i], living)
             intake.write()
             for i in mine:
                 if isinstance(results[i], Stored) and reports[i].batch.worker == 0:
                     results[i].directives = directives_deliver(attempt=attempt, now=now)  # type: ignore[union-attr]
-            fresh += intake.fresh
     assert all(r is not None for r in results), "every report belongs to an attempt"
     return results  # type: ignore[return-value]
 
 
-def _living_tokens(reports: list[Incoming], now: dt.datetime) -> set[int | None]:
-    asked = {r.token_id for r in reports if r.token_id is not None}
-    if not asked:
-        return {None}
-    alive = ApiToken.objects.filter(Q(expires_at=None) | Q(expires_at__gt=now), pk__in=asked, revoked_at=None)
-    return {None, *alive.order_by().values_list("pk", flat=True)}
-
-
 def _locked_attempts(ids: set[int]) -> dict[int, Attempt]:
     """The attempts, locked against other writers, in one order for all so that two groups cannot wait for each other."""
-    rows = (
-        Attempt.objects.select_for_update(of=("self",))
-        .filter(pk__in=ids)
-        .order_by("pk")
-        .select_related("job", "job__team")
-    )
-    attempts = {attempt.pk: attempt for attempt in rows}
-    newest = dict(
-        Attempt.objects.filter(job_id__in={a.job_id for a in attempts.values()})
-        .order_by()
-        .values_list("job_id")
-        .annotate(Max("fence"))
-    )
-    for attempt in attempts.values():
-        attempt.newest_fence = newest[attempt.job_id]  # type: ignore[attr-defined]
-    return attempts
+    rows = Attempt.objects.filter(pk__in=ids).order_by("pk").select_related("job", "job__team")
+    if connection.features.has_select_for_update:
+        rows = rows.select_for_update(of=("self",))
+    return {attempt.pk: attempt for attempt in rows}
 
 
 class _Intake:
     """The reports of one attempt within one transaction: taken one by one, written together."""
 
-    def __init__(self, attempt: Attempt, now: dt.datetime) -> None:
-        self.attempt, self.now = attempt, now
-        self.indices = _ShardIndices(attempt.job_id)
+    def __init__(self, attempt: Attempt, newest: int, now: dt.datetime) -> None:
+        self.attempt, self.newest, self.now = attempt, newest, now
         self.batches: list[Batch] = []
         self.places: list[NDArray] = []
-        self.fresh: list[Report] = []
 
     def take(self, report: Incoming, living: set[int | None]) -> Stored | DomainError:
         batch = report.batch
         if report.token_id not in living:
             return TokenEnded("The token has been revoked or has expired.")
-        newest = self.attempt.newest_fence  # type: ignore[attr-defined]
-        if newest != self.attempt.fence:
+        if self.newest != self.attempt.fence:
             return Superseded(
-                f"Attempt {self.attempt.fence} has been followed by attempt {newest}; stop.", newest=newest
+                f"Attempt {self.attempt.fence} has been followed by attempt {self.newest}; stop.", newest=self.newest
             )
         try:
-            index = self.indices.of(batch)
+            index = shard_indices(self.attempt.job_id, batch)
             self._check_rank(batch)
         except Invalid as error:
             return error
         stored = Stored(len(batch.step), batch.num_points)
-        if not _insert(self.attempt.pk, batch, index, self.now):
+        if not report_insert(self.attempt.pk, batch, index, self.now):
             stored.duplicate = True
             return stored
         self.batches.append(batch)
@@ -175,8 +155,7 @@ class _Intake:
             return
         self._write_points()
         self._write_steps()
-        for batch in self.batches:
-            self._touch_worker(batch)
+        workers_touch(self.attempt, self.batches, self.now)
         self._touch_attempt()
 
     def _write_points(self) -> None:
@@ -215,34 +194,9 @@ class _Intake:
             nonfinite=np.concatenate(flagged),
         )
 
-    def _touch_worker(self, batch: Batch) -> None:
-        times = batch.step_columns.get("step_time_s", np.empty(0))
-        times = times[np.isfinite(times)]
-        fields: dict[str, Any] = {"heartbeat_at": self.now}
-        if batch.system:
-            fields["system"] = batch.system
-        last_step = _last_step(batch)
-        rows = Worker.objects.filter(attempt=self.attempt, rank=batch.worker)
-        known = rows.values_list("step_time_s", "last_seq", "last_step").first()
-        if known is None:
-            Worker.objects.create(
-                attempt=self.attempt, rank=batch.worker, last_seq=batch.seq, last_step=last_step, created_at=self.now,
-                step_time_s=float(times.mean()) if len(times) else None, **fields,
-            )  # fmt: skip
-            return
-        old, seq, step = known
-        if len(times):
-            new = float(times.mean())
-            fields["step_time_s"] = new if old is None else old + SMOOTHING * (new - old)
-        rows.update(last_seq=max(seq, batch.seq), last_step=max(step, last_step), **fields)
-
     def _touch_attempt(self) -> None:
-        last = max(_last_step(b) for b in self.batches)
-        last_step = Greatest(F("last_step"), last)
-        Attempt.objects.filter(pk=self.attempt.pk).update(heartbeat_at=self.now, last_step=last_step)
-        done = max(last, self.attempt.last_step) + 1
-        if done != self.attempt.job.current_step and done > 0:
-            Job.objects.filter(pk=self.attempt.job_id).update(current_step=done)
+        last = max(last_step(b) for b in self.batches)
+        attempt_touch(self.attempt, max(last, self.attempt.last_step), self.now)
         notice = {"team_id": self.attempt.job.team_id, "job_id": self.attempt.job_id, "attempt_id": self.attempt.pk}
         transaction.on_commit(lambda: reported.send_robust(sender=Report, **notice), robust=True)
         for batch in self.batches:
@@ -268,51 +222,6 @@ class _Intake:
             team=self.attempt.job.team, job=self.attempt.job, kind="attempt.nonfinite", subject=self.attempt, now=self.now,
             actor=TRAINER, text=f"The loss of shard {key} is not finite at step {step:,}.", data={"shard": key, "step": step},
         )  # fmt: skip
-
-
-class _ShardIndices:
-    """`JobShard.index` by shard key, read once per transaction and only when a report needs it."""
-
-    def __init__(self, job_id: int) -> None:
-        self.job_id = job_id
-        self.table: dict[str, int] | None = None
-
-    def of(self, batch: Batch) -> NDArray:
-        """`JobShard.index` of each point [P]. Raises `Invalid` naming shards that the job does not have."""
-        if not batch.num_points:
-            return np.empty(0, np.int64)
-        if self.table is None:
-            rows = JobShard.objects.filter(job_id=self.job_id).order_by().values_list("shard__key", "index")
-            self.table = dict(rows)
-        places = np.array([self.table.get(key, -1) for key in batch.keys], np.int64)
-        index: NDArray = places[batch.key_at]
-        if (index < 0).any():
-            strange = sorted({batch.keys[k] for k in batch.key_at[index < 0]})
-            names = ", ".join(strange[:5]) + (" …" if len(strange) > 5 else "")
-            known = ", ".join(itertools.islice(self.table, 5)) + (" …" if len(self.table) > 5 else "")
-            raise Invalid(
-                f"Column shards.shard: not a shard of this job: {names}. Its shards: {known}.",
-                fields={"shards.shard": [f"Unknown: {names}."]},
-            )
-        return index
-
-
-def _insert(attempt_id: int, batch: Batch, index: NDArray, now: dt.datetime) -> bool:
-    """Whether the report is new. The unique key decides, so a retry costs one look into an index."""
-    steps = np.concatenate([batch.step, batch.point_step])
-    low, high = (int(steps.min()), int(steps.max())) if len(steps) else (None, None)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"INSERT INTO {Report._meta.db_table} (attempt_id, worker, seq, received_at, step_min, step_max, num_points, payload)"
-            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (attempt_id, worker, seq) DO NOTHING",
-            [attempt_id, batch.worker, batch.seq, connection.ops.adapt_datetimefield_value(now), low, high, batch.num_points,
-             payload_of(batch, index)],
-        )  # fmt: skip
-        return bool(cursor.rowcount == 1)
-
-
-def _last_step(batch: Batch) -> int:
-    return max((int(a.max()) for a in (batch.step, batch.point_step) if len(a)), default=-1)
 
 
 def _one(batch: Batch, name: str) -> NDArray:

@@ -13,8 +13,18 @@ from django.db.models import Model
 from numpy.typing import NDArray
 
 from jobs.models import ShardBin, WorkerBin
-from jobs.planes import LEVELS, SHARD, WORKER, Layout, Planes, planes_coarsen, planes_empty, planes_join, planes_pack
-from jobs.planes import planes_unpack as unpack
+from jobs.planes import (
+    LEVELS,
+    SHARD,
+    WORKER,
+    Layout,
+    Planes,
+    planes_coarsen,
+    planes_empty,
+    planes_join,
+    planes_pack,
+    planes_unpack,
+)
 
 STEPS_AT_ONCE = 256  # bounds memory where a batch spans many steps of many shards
 
@@ -35,9 +45,7 @@ def shard_points_add(
     """
     for chunk in _by_steps(step):
         bins, at = np.unique(step[chunk], return_inverse=True)
-        points = _ShardPoints(
-            at, index[chunk], loss_sum[chunk], tokens[chunk], samples[chunk], measured[chunk]
-        )
+        points = _ShardPoints(at, index[chunk], loss_sum[chunk], tokens[chunk], samples[chunk], measured[chunk])
         _levels_add(ShardBin, SHARD, attempt_id, bins, points.planes(len(bins)))
 
 
@@ -111,30 +119,48 @@ def _by_steps(step: NDArray) -> Iterator[NDArray]:
 
 
 def _levels_add(model: type[Model], layout: Layout, attempt_id: int, bins: NDArray, planes: Planes) -> None:
+    """Join the new bins of every level with what is stored, and store the result: two statements."""
+    fresh: list[tuple[NDArray, Planes]] = []
+    for _ in LEVELS:
+        fresh.append((bins, planes))
+        bins, planes = planes_coarsen(layout, bins, planes)
+    table = model._meta.db_table
+    stored = _stored(table, attempt_id, [bins for bins, _ in fresh])
     rows: list[tuple[int, int, int, int, bytes]] = []
-    for level in LEVELS:
-        joined = _with_stored(model, layout, attempt_id, level, bins, planes)
+    for level, (bins, planes) in enumerate(fresh):
+        joined = _joined(layout, bins, planes, stored[level])
         num = joined[layout[0][0]].shape[1]
         rows += [(attempt_id, level, int(b), num, planes_pack(layout, joined, i)) for i, b in enumerate(bins)]
-        bins, planes = planes_coarsen(layout, bins, planes)
     with connection.cursor() as cursor:
         cursor.executemany(
-            f"INSERT INTO {model._meta.db_table} (attempt_id, level, bin, num, payload) VALUES (%s, %s, %s, %s, %s)"
+            f"INSERT INTO {table} (attempt_id, level, bin, num, payload) VALUES (%s, %s, %s, %s, %s)"
             " ON CONFLICT (attempt_id, level, bin) DO UPDATE SET num = excluded.num, payload = excluded.payload",
             rows,
         )
 
 
-def _with_stored(
-    model: type[Model], layout: Layout, attempt_id: int, level: int, bins: NDArray, planes: Planes
-) -> Planes:
-    """`planes` plus what the database holds for the same bins; wider if a stored row is."""
-    rows = (
-        model._default_manager.filter(attempt_id=attempt_id, level=level, bin__in=[int(b) for b in bins])
-        .order_by()
-        .values_list("bin", "num", "payload")
-    )
-    stored = list(rows)
+Row = tuple[int, int, bytes]  # bin, num, payload
+
+
+def _stored(table: str, attempt_id: int, bins: list[NDArray]) -> list[list[Row]]:
+    """Stored rows of each level among `bins` of that level. Plain SQL: building it in the ORM would cost more than running it."""
+    parts, values = [], []
+    for level, wanted in enumerate(bins):
+        marks = ",".join(["%s"] * len(wanted))
+        parts.append(
+            f"SELECT level, bin, num, payload FROM {table} WHERE attempt_id = %s AND level = {level} AND bin IN ({marks})"
+        )
+        values += [attempt_id, *wanted.tolist()]
+    found: list[list[Row]] = [[] for _ in bins]
+    with connection.cursor() as cursor:
+        cursor.execute(" UNION ALL ".join(parts), values)
+        for level, b, num, payload in cursor.fetchall():
+            found[level].append((b, num, payload))
+    return found
+
+
+def _joined(layout: Layout, bins: NDArray, planes: Planes, stored: list[Row]) -> Planes:
+    """`planes` plus stored rows of the same bins; wider if a stored row is."""
     if not stored:
         return planes
     num = max(planes[layout[0][0]].shape[1], max(row[1] for row in stored))
@@ -142,5 +168,5 @@ def _with_stored(
     for name, _, _ in layout:
         joined[name][:, : planes[name].shape[1]] = planes[name]
     for b, n, payload in stored:
-        planes_join(layout, joined, int(np.searchsorted(bins, b)), unpack(layout, payload, n))
+        planes_join(layout, joined, int(np.searchsorted(bins, b)), planes_unpack(layout, payload, n))
     return joined
