@@ -9,9 +9,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from workers import launch_specs
-from workers.celery_app import app
-from workers.commands import launch
+import django
+
+from workers.celery_app import app  # names the settings
+
+django.setup()
+
+from workers import launch_specs  # noqa: E402
+from workers.commands import launch  # noqa: E402
 
 launch_specs.launch_command = lambda attempt: [sys.executable, "-c", "import time; time.sleep(120)"]
 

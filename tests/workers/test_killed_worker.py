@@ -91,7 +91,9 @@ def test_a_launch_whose_worker_is_killed_half_way_is_completed_once(workers: Wor
     workers.start()
     wait_until(lambda: commands_due(now=timezone.now()), within_s=30, what="the lease lapses")
     workers.ring(launch.pk)
-    wait_until(lambda: Command.objects.get(pk=launch.pk).status == "done", within_s=60, what="the second worker is done")
+    wait_until(
+        lambda: Command.objects.get(pk=launch.pk).status == "done", within_s=60, what="the second worker is done"
+    )
 
     launch.refresh_from_db()
     assert launch.num_tries == 2

@@ -21,7 +21,11 @@ from workers.augmentation.methods.eda import edited
 from workers.augmentation.models import LocalModel, NoWeightsYet, local_model
 from workers.augmentation.registry import METHODS, Made, MethodError, Request, method_named
 
-PAIR = {"id": "p1", "prompt": "Please explain what the option --jobs 4 of {tool} does today", "response": "It runs four."}
+PAIR = {
+    "id": "p1",
+    "prompt": "Please explain what the option --jobs 4 of {tool} does today",
+    "response": "It runs four.",
+}
 TEXT = {"id": "t1", "text": "the server restarts when the configuration changes on disk"}
 
 
@@ -29,9 +33,7 @@ def made(name: str, parents: list[dict[str, Any]], model: Any = None, seed: int 
     def no_model() -> LocalModel:
         raise AssertionError("this method needs no model")
 
-    return method_named(name)(
-        Request(parents=parents, seed=seed, params=params, seq_len=32, model=model or no_model)
-    )
+    return method_named(name)(Request(parents=parents, seed=seed, params=params, seq_len=32, model=model or no_model))
 
 
 def test_the_known_methods_are_one_file_each() -> None:
