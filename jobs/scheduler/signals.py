@@ -95,6 +95,16 @@ def peers_median(situation: Situation, values: Floats) -> tuple[Floats, Any]:
     return out, np.where(small, len(names) - 1, sizes[group] - 1)
 
 
+def typical_sigma(gaps: Floats, *, window: int, floor: float) -> float:
+    """Scale of the shards' distances from their peers: the median over windows of `window` bins of [S, B] `gaps`.
+
+    The scale of one window of a dozen shards is itself noisy; it changes little from window to window in truth.
+    """
+    windows = [gaps[:, stop - window : stop] for stop in range(gaps.shape[1], window - 1, -window)]
+    levels = [np.array([_median(row) for row in part]) for part in windows]
+    return max(floor, float(np.median([robust_sigma(level, floor=floor) for level in levels])))
+
+
 def shard_signals(situation: Situation, *, window: int, sigma_floor: float) -> list[ShardSignal]:
     """One signal per shard over the last `window` bins.
 
@@ -111,8 +121,9 @@ def shard_signals(situation: Situation, *, window: int, sigma_floor: float) -> l
     medians, num_peers = peers_median(situation, np.column_stack([now, losses]))
     reference, peers_bins = medians[:, 0], medians[:, 1:]
     gap = now - reference
-    sigma_category = robust_sigma(gap, floor=sigma_floor)
-    change, z_change = line_change(losses - peers_bins)
+    gaps = losses - peers_bins
+    sigma_category = typical_sigma(gaps, window=w, floor=sigma_floor)
+    change, z_change = line_change(gaps)
     own = losses - _common_trend(losses)[None, :]
     signals = []
     for s in range(num_shards):
