@@ -14,13 +14,15 @@ from tests.api.http import client_for, strict
 from tests.api.together import together
 from tests.factories import make_cast, make_dataset, make_decision, make_job
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.services]
+at_once = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db, pytest.mark.services]
 
 
 def body_for(dataset, **more):
     return {"name": "tune", "model": "tiny:1m", "dataset": str(dataset.uuid), "goal_steps": 100, "submit": True, **more}
 
 
+@at_once
 def test_ten_at_once_make_one_job_and_get_identical_answers():
     cast = make_cast()
     dataset = make_dataset(cast.team)
@@ -82,6 +84,7 @@ def test_a_refusal_is_not_kept():
     assert client.post("/api/v1/jobs/", body_for(dataset), HTTP_IDEMPOTENCY_KEY="k").status_code == 201
 
 
+@at_once
 def test_an_approval_repeated_with_its_key_gets_its_200_again():
     cast = make_cast()
     decision = make_decision(make_job(cast.team, status="running"), now=timezone.now())

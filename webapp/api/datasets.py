@@ -46,7 +46,7 @@ class Datasets(ReadDoor):
         """An empty dataset."""
         data = self.body(shape.DatasetNew)
         team = self.team(data.pop("team", None), role="operator")
-        dataset = dataset_create(team=team, user=request.user, now=self.now, **data)  # type: ignore[arg-type]
+        dataset = dataset_create(team=team, user=self.person, now=self.now, **data)
         return Response(shape.DatasetShape(self.queryset.get(pk=dataset.pk)).data, status=201)
 
     @extend_schema(
@@ -58,7 +58,7 @@ class Datasets(ReadDoor):
     def config(self, request: Request, id: str) -> Response:
         """Make the shards of a `shard_config.yaml`. Their samples are uploaded afterwards: your paths mean nothing here."""
         dataset = self.row("operator")
-        made = shards_from_config(dataset=dataset, config=request.data, now=self.now, user=request.user)  # type: ignore[arg-type]
+        made = shards_from_config(dataset=dataset, config=request.data, now=self.now, user=self.person)
         names = {
             "created": [s.key for s in made.created],
             "known": [s.key for s in made.known],
@@ -120,7 +120,7 @@ class RevisionFilter(filters.FilterSet):
 
 
 PAGE = [
-    OpenApiParameter(name, {"type": "integer", "minimum": 0, "maximum": top}, description=words)  # type: ignore[arg-type]
+    OpenApiParameter(name, {"type": "integer", "minimum": 0, "maximum": top}, description=words)
     for name, top, words in (("offset", 2**31, "First sample"), ("limit", MAX_SAMPLES, "How many, 20 if not said"))
 ]
 

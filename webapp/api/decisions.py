@@ -58,7 +58,7 @@ class Decisions(ReadDoor):
     def approve(self, request: Request, id: str) -> Response:
         """Say yes; the first answer wins, later ones get 409. `args` may be edited inside `allowed`."""
         data = self.body(shape.ApproveInput)
-        decision = decision_approve(decision=self.answerable(), now=self.now, user=request.user, **data)  # type: ignore[arg-type]
+        decision = decision_approve(decision=self.answerable(), now=self.now, user=self.person, **data)
         return Response(self.told(decision))
 
     @extend_schema(request=shape.RejectInput, responses=shape.DecisionFull)
@@ -67,7 +67,7 @@ class Decisions(ReadDoor):
     def reject(self, request: Request, id: str) -> Response:
         """Say no, and why."""
         reason = self.body(shape.RejectInput)["reason"]
-        decision = decision_reject(decision=self.answerable(), now=self.now, user=request.user, reason=reason)  # type: ignore[arg-type]
+        decision = decision_reject(decision=self.answerable(), now=self.now, user=self.person, reason=reason)
         return Response(self.told(decision))
 
     @extend_schema(request=shape.BulkInput, responses=shape.BulkResult)

@@ -12,10 +12,14 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from jobs.access import by_uuid
+from jobs.errors import NotFound
 from jobs.models import Decision, Job, JobShard
 from jobs.selectors.jobs import job_lines
 from jobs.selectors.plans import job_plan
 from jobs.services.jobs import job_cancel, job_pause, job_resume, job_submit
+from jobs.services.shard_stats import may_report, shard_stats_add
+from webapp.api.auth import MayIngest
 from webapp.api.door import ReadDoor, idempotent
 from webapp.api.jobfile import job_planned, job_written
 from webapp.api.shapes import jobs as shape
@@ -128,6 +132,18 @@ class Jobs(ReadDoor):
         """The shards as this job uses them: weight, pause, revision in force."""
         rows = JobShard.objects.filter(job=self.row()).select_related("shard", "revision").order_by("index")
         return self.listed(rows, shape.JobShardShape)
+
+    @extend_schema(request=shape.ShardStats, responses=shape.ShardStatsStored)
+    @action(detail=True, methods=["post"], permission_classes=[MayIngest])
+    def shard_stats(self, request: Request, id: str) -> Response:
+        """One shard's loss from a script of your own: the simple way to report, with a token of scope `ingest`."""
+        job = by_uuid(Job.objects.select_related("team"), id)
+        if not may_report(token=request.auth, job=job):  # type: ignore[arg-type]
+            raise NotFound("No such job.")
+        data = self.body(shape.ShardStats)
+        flags = {name: next(iter(flag)) for name, flag in data.pop("nonfinite", {}).items() if flag}
+        stored = shard_stats_add(job=job, now=self.now, nonfinite=flags, **data)
+        return Response({"accepted": stored.num_points, "duplicate": stored.duplicate})
 
     @extend_schema(responses=OpenApiTypes.OBJECT)
     @action(detail=True)

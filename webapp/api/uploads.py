@@ -56,7 +56,7 @@ class Uploads(ReadDoor):
         source, name = body_of(request, data["file_name"])
         upload, revision = shard_upload(
             dataset=dataset, key=data["shard"], source=source, file_name=name, file_format=data["format"], now=self.now,
-            user=request.user, accept_partial=data["accept_partial"], category=data["category"],
+            user=self.person, accept_partial=data["accept_partial"], category=data["category"],
         )  # fmt: skip
         verdict = shape.UploadShape(upload).data
         if revision is None:

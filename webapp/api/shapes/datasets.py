@@ -30,7 +30,7 @@ class RevisionShape(RowShape):
     num_samples = serializers.IntegerField()
     num_bytes = serializers.IntegerField()
     origin = serializers.CharField(help_text="upload, config, rest, augmentation")
-    parent = serializers.UUIDField(source="parent.uuid", read_only=True, allow_null=True)
+    parent = serializers.UUIDField(source="parent.uuid", read_only=True, allow_null=True)  # type: ignore[assignment]
     augmentation = serializers.UUIDField(source="augmentation.uuid", read_only=True, allow_null=True)
     provenance = serializers.JSONField()
 
@@ -39,7 +39,7 @@ class ShardShape(RowShape):
     dataset = Named(read_only=True)
     key = serializers.CharField()
     category = serializers.CharField()
-    source = serializers.CharField()
+    source = serializers.CharField()  # type: ignore[assignment]
     provenance = serializers.JSONField()
     hardness_score = serializers.FloatField(help_text="0 easy to 1 hard")
     weight = serializers.FloatField(help_text="Sampling weight at the start of a job")
@@ -51,7 +51,7 @@ class ShardNew(Input):
     dataset = serializers.UUIDField()
     key = serializers.CharField(max_length=120)
     category = serializers.CharField(max_length=80, required=False, allow_blank=True, default="")
-    source = serializers.CharField(max_length=200, required=False, allow_blank=True, default="")
+    source = serializers.CharField(max_length=200, required=False, allow_blank=True, default="")  # type: ignore[assignment]
     provenance = serializers.DictField(required=False)
     hardness_score = serializers.FloatField(min_value=0, max_value=1, default=0.5)
     weight = serializers.FloatField(min_value=0, max_value=1e6, default=1.0)

@@ -113,7 +113,7 @@ class EventShape(serializers.Serializer[Any]):
     subject = serializers.UUIDField(source="subject_uuid", allow_null=True)
     actor = serializers.CharField()
     text = serializers.CharField()
-    data = serializers.JSONField()
+    data = serializers.JSONField()  # type: ignore[assignment]
 
 
 class CommandShape(StatefulShape):

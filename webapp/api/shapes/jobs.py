@@ -115,7 +115,7 @@ class JobNew(Input):
     name = serializers.CharField(max_length=120)
     model = serializers.CharField(max_length=300, help_text="A path, a hub id, or tiny:4m")
     dataset = serializers.UUIDField(required=False, help_text="Or datasets, with names")
-    datasets = DatasetPart(many=True, required=False, min_length=1, max_length=1)
+    datasets = DatasetPart(many=True, required=False, min_length=1, max_length=1)  # type: ignore[call-arg]
     weights = serializers.DictField(child=serializers.FloatField(min_value=0, max_value=1e6), required=False)
     goal = GoalPart(required=False)
     goal_steps = serializers.IntegerField(min_value=1, max_value=100_000_000, required=False)
@@ -161,6 +161,33 @@ class PlanShape(serializers.Serializer[Any]):
     deadline_chance = serializers.FloatField(allow_null=True, help_text="Share of past paces that make the deadline")
     within_budget = serializers.BooleanField(allow_null=True)
     reasons = serializers.ListField(child=serializers.CharField())
+
+
+class ShardStats(Input):
+    """One shard's numbers. What is not finite is null here and named in `nonfinite`: `{"loss": {"nan": [0]}}`."""
+
+    shard_id = serializers.CharField(max_length=120)
+    loss = serializers.FloatField(allow_null=True, min_value=-1e30, max_value=1e30, help_text="Mean, nats per token")
+    gradient_norm = serializers.FloatField(required=False, allow_null=True, min_value=0, max_value=1e30)
+    throughput = serializers.FloatField(
+        required=False, allow_null=True, min_value=0, max_value=1e15, help_text="Tokens/s"
+    )
+    step = serializers.IntegerField(required=False, allow_null=True, min_value=0, max_value=2**31 - 1)
+    tokens = serializers.IntegerField(required=False, min_value=1, max_value=2**40)
+    nonfinite = serializers.DictField(required=False, child=serializers.DictField())
+
+    def validate_nonfinite(self, value: dict[str, Any]) -> dict[str, Any]:
+        """Only loss and gradient_norm can be flagged."""
+        if set(value) - {"loss", "gradient_norm", "throughput"} or any(
+            set(flag) - {"nan", "inf", "-inf"} for flag in value.values()
+        ):
+            raise serializers.ValidationError('As {"loss": {"nan": [0]}}, with nan, inf or -inf.')
+        return {name: flag for name, flag in value.items() if name != "throughput"}
+
+
+class ShardStatsStored(serializers.Serializer[Any]):
+    accepted = serializers.IntegerField(help_text="Points stored")
+    duplicate = serializers.BooleanField()
 
 
 class AttemptShape(StatefulShape):
