@@ -1,7 +1,4 @@
-"""A realistic world to look at, built through the services: jobs in every state, shards, cells, decisions, events.
-
-`python -m tests.browser.sample_data` fills the database of `DATABASE_URL` and prints the sign-ins.
-"""
+"""A realistic world to look at, built through the services: jobs in every state, shards, cells, decisions, events."""
 
 from __future__ import annotations
 
@@ -25,6 +22,7 @@ from jobs.services.rules import rule_set
 from jobs.services.shards import revision_create, shard_create
 from jobs.services.teams import member_add, team_create
 from jobs.services.tokens import token_create
+from tests.browser.sample_cells import report_losses
 from tests.factories import make_user
 
 CATEGORIES = {
@@ -153,7 +151,9 @@ def make_jobs(team: Team, dataset: Dataset, user: Any, now: dt.datetime) -> dict
         jobs[name] = job_create(name=name, now=created, **shared, **plan)
         if not name.startswith("an-"):
             job_submit(job=jobs[name], now=created, actor=Actor.person(user))
-    run(jobs["clinqa-8b-sft"], now, began=hours(25), step=7_671, step_time_s=11.1, price="2.78")
+    main = run(jobs["clinqa-8b-sft"], now, began=hours(25), step=7_671, step_time_s=11.1, price="2.78")
+    report_losses(main, num_steps=7_671, began=now - hours(25), step_time_s=11.1)
+    Attempt.objects.filter(pk=main.pk).update(heartbeat_at=now)
     run(jobs["code-review-32b-grpo"], now, began=hours(20), step=5_238, step_time_s=21.0, price="2.9")
     run(jobs["mt-en-de-4b-sft"], now, began=hours(12), step=3_536, step_time_s=9.0, price="1.87")
     run(jobs["support-chat-7b-sft"], now, began=hours(10), step=4_620, step_time_s=6.0, price="1.2")
@@ -193,6 +193,7 @@ def run(job: Job, now: dt.datetime, *, began: dt.timedelta, step: int, step_time
     )
     Attempt.objects.filter(pk=attempt.pk).update(last_step=step, heartbeat_at=now)
     Job.objects.filter(pk=job.pk).update(current_step=step)
+    job.refresh_from_db()
     for worker in Worker.objects.filter(attempt=attempt):
         slow = 1.22 if worker.rank == 5 else 1 + 0.01 * math.sin(worker.rank)
         Worker.objects.filter(pk=worker.pk).update(step_time_s=step_time_s * slow, last_step=step, heartbeat_at=now)

@@ -12,13 +12,13 @@ from jobs.services.jobs import BACKENDS, TRAINING_DEFAULTS
 from webapp.pages.forms.base import OnceField, PageForm
 from webapp.pages.forms.moments import LocalMomentField, MomentForm
 
-TRAINING_FIELDS = ("global_batch", "micro_batch", "lr", "seq_len", "seed", "export_every")
+TRAINING_FIELDS = ("global_batch", "micro_batch", "lr", "seq_len", "seed", "lora", "snapshot_every", "export_every")
 
 
 class JobForm(MomentForm, PageForm):
     """Model, data, goal, deadline, budget, compute; the training settings start from their defaults."""
 
-    domain_names = {"budget_usd": "budget_usd", "dataset": "dataset", "weights": "dataset"}
+    domain_names = {"weights": "dataset"}
 
     once = OnceField()
     name = forms.CharField(max_length=120, help_text="As it will stand in lists, for example support-sft-1")
@@ -41,17 +41,18 @@ class JobForm(MomentForm, PageForm):
     seq_len = forms.IntegerField(label="Sequence length", help_text="Tokens; longer samples are cut")
     seed = forms.IntegerField(help_text="Same seed, same order of samples")
     export_every = forms.IntegerField(label="Export every", help_text="Steps between weight exports for augmentation")
-    lora = forms.IntegerField(label="LoRA rank, 0 for all weights", min_value=0, max_value=1024, initial=0)
+    lora = forms.IntegerField(label="LoRA rank", min_value=0, max_value=1024, help_text="0 trains all weights")
+    snapshot_every = forms.IntegerField(label="Snapshot every", min_value=0, help_text="Steps; 0 takes none")
 
     def __init__(self, *args: Any, datasets: QuerySet[Dataset], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["dataset"].queryset = datasets  # type: ignore[attr-defined]
-        for name in (*TRAINING_FIELDS, "lora"):
+        for name in TRAINING_FIELDS:
             self.fields[name].initial = TRAINING_DEFAULTS[name]
 
     def training(self) -> dict[str, Any]:
         """The settings for `job_create(training=…)`."""
-        return {name: self.cleaned_data[name] for name in (*TRAINING_FIELDS, "lora")}
+        return {name: self.cleaned_data[name] for name in TRAINING_FIELDS}
 
     def arguments(self) -> dict[str, Any]:
         """The other arguments of `job_create`."""

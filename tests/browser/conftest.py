@@ -1,0 +1,53 @@
+"""Fixtures of the browser tests: Chromium, and the real server beside the test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.db import connection
+
+from tests.browser.server import answers, chromium, database_url, running_server
+from tests.services import chromium_path, free_port, require_service, wait_until
+
+
+@dataclass
+class Site:
+    """The server's address, and a fresh page of a browser that has been told to fail on script errors."""
+
+    url: str
+    browser: Any
+
+    def page(self, width: int = 1280, height: int = 900, **options: Any) -> tuple[Any, list[str]]:
+        """A page in a browser context of its own, and the list its errors are written to."""
+        context = self.browser.new_context(viewport={"width": width, "height": height}, **options)
+        context.set_default_timeout(30_000)
+        page, errors = context.new_page(), []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
+        return page, errors
+
+
+@pytest.fixture
+def site(transactional_db: None, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """The real server on the test's database."""
+    executable = chromium_path()
+    require_service("Chromium", executable is not None, "install Debian's package chromium")
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")  # Playwright's synchronous face runs a loop in this thread
+    port = free_port()
+    where = {
+        "DATABASE_URL": database_url(connection.settings_dict),
+        "REDIS_URL": redis_url,
+        "COUNTERFLOW_VAR_DIR": str(settings.VAR_DIR),
+        "COUNTERFLOW_SECRET_KEY": settings.SECRET_KEY,
+    }
+    with running_server(port, **where) as process:
+        wait_until(
+            lambda: answers(port) or process.poll() is not None, within_s=90, what="the server answers", every_s=0.3
+        )
+        assert process.poll() is None, (settings.VAR_DIR / f"server-{port}.log").read_text()[-4000:]
+        with chromium(str(executable)) as browser:
+            yield Site(f"http://127.0.0.1:{port}", browser)

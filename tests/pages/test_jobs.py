@@ -1,0 +1,115 @@
+"""Creating and steering jobs in the browser."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+import time_machine
+from django.urls import reverse
+
+from jobs.models import Command, Job, Team
+from tests.factories import make_dataset
+from tests.pages.world import signed_in, small_world
+
+pytestmark = pytest.mark.django_db
+
+
+def job_form(dataset: Any, **changes: str) -> dict[str, str]:
+    return {
+        "once": "number-1", "name": "from the browser", "dataset": str(dataset.uuid), "model": "tiny:1m", "goal_steps": "100",
+        "priority": "0", "backend": "local", "num_workers": "2", "global_batch": "16", "micro_batch": "8", "lr": "0.001",
+        "seq_len": "128", "seed": "1", "export_every": "100", "snapshot_every": "100", "lora": "0", **changes,
+    }  # fmt: skip
+
+
+def test_a_job_sent_twice_is_created_and_launched_once() -> None:
+    cast, job, _ = small_world()
+    client, data = signed_in(cast.operator), job_form(job.dataset, submit="1")
+    first, second = client.post(reverse("job_new"), data), client.post(reverse("job_new"), data)
+    made = Job.objects.get(name="from the browser")
+    assert first["Location"] == second["Location"] == reverse("job", args=[made.uuid])
+    assert made.status == "queued"
+    assert Command.objects.filter(job=made, kind="launch").count() == 1
+
+
+def test_a_draft_shows_its_plan_and_costs_nothing() -> None:
+    cast, job, _ = small_world()
+    page = signed_in(cast.operator).post(reverse("job_new"), job_form(job.dataset, draft="1"), follow=True)
+    assert "If you submit it" in page.content.decode()
+    assert Job.objects.get(name="from the browser").status == "draft"
+
+
+def test_bad_input_is_named_above_the_form_and_at_its_field() -> None:
+    cast, job, _ = small_world()
+    data = job_form(job.dataset, name="", num_workers="99", budget_usd="-3")
+    page = signed_in(cast.operator).post(reverse("job_new"), data)
+    text = page.content.decode()
+    assert page.status_code == 422
+    assert "2 things stop this job from being created" in text
+    assert 'href="#id_name"' in text
+    assert 'aria-invalid="true"' in text
+    domain = signed_in(cast.operator).post(reverse("job_new"), job_form(job.dataset, num_workers="99"))
+    assert b"At most one worker per sample" in domain.content
+
+
+def test_the_dataset_of_another_team_cannot_be_chosen() -> None:
+    cast, _, _ = small_world()
+    other = make_dataset(Team.objects.exclude(pk=cast.team.pk).first())  # type: ignore[arg-type]
+    page = signed_in(cast.operator).post(reverse("job_new"), job_form(other))
+    assert page.status_code == 422
+    assert not Job.objects.filter(name="from the browser").exists()
+
+
+@pytest.mark.parametrize(
+    ("now", "typed", "which", "utc"),
+    [
+        ("2026-10-20T12:00", "2026-10-25T23:59", "", "2026-10-25T22:59"),
+        ("2026-10-20T12:00", "2026-10-25T02:30", "earlier", "2026-10-25T00:30"),
+        ("2026-10-20T12:00", "2026-10-25T02:30", "later", "2026-10-25T01:30"),
+        ("2026-10-20T12:00", "2026-10-21T10:00+02:00", "", "2026-10-21T08:00"),
+    ],
+)
+def test_a_deadline_is_read_on_the_clock_of_the_team(now: str, typed: str, which: str, utc: str) -> None:
+    with time_machine.travel(dt.datetime.fromisoformat(now + "+00:00"), tick=False):
+        cast, job, _ = small_world()
+        Team.objects.filter(pk=cast.team.pk).update(time_zone="Europe/Paris")
+        data = job_form(job.dataset, deadline=typed, deadline_which=which)
+        assert signed_in(cast.operator).post(reverse("job_new"), data).status_code == 302
+    assert Job.objects.get(name="from the browser").deadline == dt.datetime.fromisoformat(utc + "+00:00")
+
+
+def test_an_hour_that_comes_twice_is_asked_about_and_one_that_never_comes_is_refused() -> None:
+    with time_machine.travel(dt.datetime(2026, 10, 20, 12, tzinfo=dt.UTC), tick=False):
+        cast, job, _ = small_world()
+        Team.objects.filter(pk=cast.team.pk).update(time_zone="Europe/Paris")
+        client = signed_in(cast.operator)
+        twice = client.post(reverse("job_new"), job_form(job.dataset, deadline="2026-10-25T02:30")).content.decode()
+        never = client.post(reverse("job_new"), job_form(job.dataset, deadline="2027-03-28T02:30")).content.decode()
+    assert "happens twice" in twice
+    assert 'value="earlier"' in twice
+    assert "2026-10-25 02:30+01:00" in twice
+    assert "does not exist" in never
+    assert 'value="earlier"' not in never
+    assert not Job.objects.filter(name="from the browser").exists()
+
+
+def test_pause_go_on_and_stop() -> None:
+    cast, job, _ = small_world()
+    client = signed_in(cast.operator)
+    for action, status in (("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")):
+        client.post(reverse("job_act", args=[job.uuid, action]), {"reason": "Enough."})
+        job.refresh_from_db()
+        assert job.status == status
+    again = client.post(reverse("job_act", args=[job.uuid, "cancel"]), follow=True)
+    assert b"already cancelled" in again.content
+    assert job.failure_message == "Enough."
+
+
+def test_times_stand_on_the_clock_of_the_team_with_utc_in_the_title() -> None:
+    cast, job, _ = small_world()
+    Team.objects.filter(pk=cast.team.pk).update(time_zone="Asia/Tokyo")
+    Job.objects.filter(pk=job.pk).update(submitted_at=dt.datetime(2024, 3, 1, 20, 30, tzinfo=dt.UTC))
+    text = signed_in(cast.viewer).get(reverse("job", args=[job.uuid])).content.decode()
+    assert 'title="2024-03-01 20:30:00 UTC">2 Mar 2024</time>' in text
