@@ -19,7 +19,7 @@ def var_dir() -> Path:
     """Folder for everything this installation writes; created on first use, readable by its owner only."""
     path = Path(env.str("COUNTERFLOW_VAR_DIR", default=str(REPO_DIR / "var"))).resolve()
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ImproperlyConfigured(
             f"Cannot create {path} ({error.strerror}): set COUNTERFLOW_VAR_DIR to a folder that can be written"
