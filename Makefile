@@ -12,10 +12,13 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 MODEL ?= tiny
 PYTEST_ARGS ?=
 
-.PHONY: help up down status test demo check format bench docs clean venv install install-dev
+.PHONY: help up down status screenshots test demo check format bench docs clean venv install install-dev
 
 help: ## this list
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+screenshots: install-dev ## pictures of a running demo, into docs/img/
+	@$(PY) -m scripts.screenshots $(SHOT_ARGS)
 
 up: install ## install, migrate, seed the demo, run everything; Ctrl-C stops it
 	@exec $(PY) -m webapp.supervisor $(UP_ARGS)

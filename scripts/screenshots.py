@@ -1,140 +1,61 @@
-"""Screenshots of the pages: `python scripts/screenshots.py` writes the one of the README, `--all` every page in every size and theme.
+"""`python -m scripts.screenshots [--url URL] [--out docs/img]`: pictures of a running demo, for the README.
 
-Starts its own server, database and Valkey in a temporary folder with the sample world of `tests/browser/sample_data.py`, so the
-pictures are the same on every machine and touch nobody's data. Needs Chromium.
+Needs `make up` running with its demo job, and Chromium on PATH. Signs in as the demo's approver.
 """
 
-from __future__ import annotations
-
 import argparse
-import os
-import sys
-import tempfile
+import shutil
 from pathlib import Path
-from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-README_PICTURE = ROOT / "docs" / "images" / "job.png"
-PASSWORD = "sample pictures only"
-WIDTHS, THEMES = (1440, 1280, 390), ("light", "dark")
+from playwright.sync_api import Page, sync_playwright
 
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--all", metavar="FOLDER", type=Path, help="every page, width and theme into this folder")
-    arguments = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
-    with tempfile.TemporaryDirectory(prefix="counterflow-pictures-") as folder:
-        os.environ |= {
-            "COUNTERFLOW_VAR_DIR": folder,
-            "DATABASE_URL": f"sqlite:///{folder}/pictures.sqlite3",
-            "DJANGO_SETTINGS_MODULE": "webapp.settings",
-        }
-        take(Path(folder), arguments.all)
-    return 0
+ADDRESS, PASSWORD = "approver@demo.example", "counterflow-demo"
+SHOTS = {  # file -> (page, scheme)
+    "job-light.png": ("job", "light"),
+    "job-dark.png": ("job", "dark"),
+    "decisions-light.png": ("decisions", "light"),
+}
+SIZE = {"width": 1440, "height": 900}
 
 
-def take(folder: Path, everything: Path | None) -> None:
-    """Build the world, serve it, photograph it."""
-    from tests.services import EmbeddedValkey, chromium_path, free_port, wait_until
-
-    executable = chromium_path()
-    if executable is None:
-        raise SystemExit("Chromium is missing: install Debian's package chromium.")
-    valkey = EmbeddedValkey(folder)
-    valkey.start()
-    os.environ["REDIS_URL"] = valkey.url
-    try:
-        world = build_world()
-        from tests.browser.server import answers, chromium, running_server
-
-        port = free_port()
-        with running_server(port, COUNTERFLOW_VAR_DIR=str(folder)), chromium(executable) as browser:
-            wait_until(lambda: answers(port), within_s=60, what="the server answers", every_s=0.3)
-            photograph(browser, f"http://127.0.0.1:{port}", world, everything)
-    finally:
-        valkey.stop()
-
-
-def build_world() -> Any:
-    import django
-
-    django.setup()
-    from django.core.management import call_command
-
-    from tests.browser.sample_data import build
-
-    call_command("migrate", verbosity=0)
-    return build(password=PASSWORD, num_many=1500)
-
-
-def pages_of(world: Any) -> dict[str, str]:
-    """Name of a picture -> address."""
-    from jobs.models import Decision, Shard
-
-    job = world.jobs["clinqa-8b-sft"]
-    shard = Shard.objects.get(dataset=world.dataset, key="neuro_002")
-    done = Decision.objects.filter(job=job, outcome_at__isnull=False).first()
-    assert done
-    return {
-        "overview": "/",
-        "jobs": "/jobs/",
-        "job": f"/jobs/{job.uuid}/",
-        "job-failed": f"/jobs/{world.jobs['kids-safety-3b-sft'].uuid}/",
-        "job-report": f"/jobs/{world.jobs['triage-router-1b-sft'].uuid}/report/",
-        "job-new": "/jobs/new/",
-        "decisions": "/decisions/",
-        "decision-done": f"/decisions/{done.uuid}/",
-        "datasets": "/datasets/",
-        "dataset": f"/datasets/{world.dataset.uuid}/",
-        "dataset-upload": f"/datasets/{world.dataset.uuid}/upload/",
-        "shard": f"/shards/{shard.uuid}/",
-        "rules": "/rules/",
-        "rule": "/rules/augment_shard/",
-        "events": "/events/",
-        "team": "/team/",
-        "tokens": "/team/tokens/",
-    }
-
-
-def photograph(browser: Any, url: str, world: Any, everything: Path | None) -> None:
-    pages = pages_of(world)
-    if everything is None:
-        README_PICTURE.parent.mkdir(parents=True, exist_ok=True)
-        shoot(browser, url, world, {"job": pages["job"]}, 1440, "light", README_PICTURE.parent, full_page=False)
-        print(f"wrote {README_PICTURE.relative_to(ROOT)}")
-        return
-    everything.mkdir(parents=True, exist_ok=True)
-    for width in WIDTHS:
-        for theme in THEMES:
-            shoot(browser, url, world, pages, width, theme, everything, suffix=f"-{theme}-{width}")
-    print(f"wrote {len(pages) * len(WIDTHS) * len(THEMES)} pictures to {everything}")
-
-
-def shoot(
-    browser: Any, url: str, world: Any, pages: dict[str, str], width: int, theme: str, folder: Path, *,
-    suffix: str = "", full_page: bool = True,
-) -> None:  # fmt: skip
-    """Sign in and photograph each page; a page wider than its window is reported."""
-    context = browser.new_context(viewport={"width": width, "height": 1100}, timezone_id="Europe/Paris", locale="en-GB")
-    context.set_default_timeout(60_000)
-    context.add_cookies([{"name": "theme", "value": theme, "url": url}])
-    page = context.new_page()
+def sign_in(page: Page, url: str) -> None:
     page.goto(f"{url}/accounts/login/")
-    page.fill("[name=login]", world.people["admin"].email)
-    page.fill("[name=password]", PASSWORD)
-    page.click("main button.primary")
-    page.wait_for_url(f"{url}/")
-    for name, path in pages.items():
-        page.goto(url + path)
-        page.wait_for_load_state("load")
-        page.wait_for_timeout(1500 if name.startswith("job") else 300)  # the chart draws after its data has come
-        over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        if over > 0:
-            print(f"{name}{suffix}: {over} px wider than the window", file=sys.stderr)
-        page.screenshot(path=folder / f"{name}{suffix}.png", full_page=full_page)
-    context.close()
+    page.fill("input[name=login]", ADDRESS)
+    page.fill("input[name=password]", PASSWORD)
+    page.press("input[name=password]", "Enter")
+    page.wait_for_url(lambda address: "/accounts/login" not in address)
+
+
+def open_page(page: Page, url: str, name: str) -> None:
+    """Go to the newest job, or to the inbox, and wait until its charts are drawn."""
+    if name == "job":
+        page.goto(f"{url}/jobs/")
+        page.goto(url + str(page.locator("main a[href^='/jobs/']:not([href*='new'])").first.get_attribute("href")))
+        page.wait_for_selector(".js-plotly-plot .main-svg")
+    else:
+        page.goto(f"{url}/{name}/")
+    page.wait_for_timeout(1500)  # transitions and the first live update
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", default="http://127.0.0.1:8000")
+    parser.add_argument("--out", type=Path, default=Path("docs/img"))
+    options = parser.parse_args()
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        raise SystemExit("Chromium was not found on PATH (on Debian: apt install chromium)")
+    options.out.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for file, (name, scheme) in SHOTS.items():
+            page = browser.new_context(viewport=SIZE, color_scheme=scheme).new_page()  # type: ignore[arg-type]
+            sign_in(page, options.url)
+            open_page(page, options.url, name)
+            page.screenshot(path=options.out / file)
+            print(options.out / file)
+        browser.close()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
