@@ -29,7 +29,9 @@ class SchedulerClient:
         endpoint = endpoint or os.environ.get("COUNTERFLOW_URL", "")
         self.job = job or os.environ.get("COUNTERFLOW_JOB", "")
         if not endpoint or not self.job:
-            raise ValueError("SchedulerClient needs an endpoint and a job: pass them or set COUNTERFLOW_URL, COUNTERFLOW_JOB")
+            raise ValueError(
+                "SchedulerClient needs an endpoint and a job: pass them or set COUNTERFLOW_URL, COUNTERFLOW_JOB"
+            )
         token = token if token is not None else read_token()
         self._client = httpx.Client(
             base_url=endpoint.rstrip("/"),
@@ -76,7 +78,9 @@ def shard_stats_body(stats: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(shard, str) or not shard:
         raise ValueError("report_shard_stats needs 'shard_id', the id of a shard as text")
     if unknown:
-        raise ValueError(f"report_shard_stats does not know {', '.join(unknown)}; it takes shard_id, {', '.join(_NUMBERS)}")
+        raise ValueError(
+            f"report_shard_stats does not know {', '.join(unknown)}; it takes shard_id, {', '.join(_NUMBERS)}"
+        )
     numbers, refused = flatten_numbers({key: value for key, value in stats.items() if key != "shard_id"})
     if refused:
         raise ValueError("; ".join(f"{name}: {why}" for name, why in refused.items()))

@@ -50,7 +50,9 @@ class MixtureControls:
         return lambda: mixture.apply(step, change)
 
     def _add_shard(self, args: dict[str, Any], data: bytes | None, step: int) -> Commit:
-        change = {"action": "add_shard"} | {key: args[key] for key in ("shard", "mode", "weight", "resume") if key in args}
+        change = {"action": "add_shard"} | {
+            key: args[key] for key in ("shard", "mode", "weight", "resume") if key in args
+        }
         change["mode"] = change.get("mode") or "replace"
         try:
             samples = parse_added(data or b"", self._name(args), args.get("num_samples"))

@@ -41,13 +41,17 @@ class WeightsExporter:
         self.root = root / "export"
         self._model, self._tokenizer, self._report, self._keep = model, tokenizer, report, keep
         self._thread: threading.Thread | None = None
+        self._last_step = -1
         self.last_error = ""
 
     def export(self, step: int) -> bool:
-        """Begin to export the weights as they are now; False when the one before is still being written."""
+        """Begin to export the weights as they are now; False when the one before is still being written, or was the same."""
+        if step == self._last_step:
+            return False
         if self._thread is not None and self._thread.is_alive():
             log.warning("weights of step %d are not exported: the export before is still being written", step)
             return False
+        self._last_step = step
         staged = stage(model_state(self._model))
         self._thread = threading.Thread(target=self._write, args=(step, staged), name="counterflow-export", daemon=True)
         self._thread.start()

@@ -61,6 +61,7 @@ def init_process_group() -> None:
     """Join the other workers; a world of one needs no group."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
+        os.environ.pop("LOCAL_RANK", None)  # else accelerate makes a group of one, through a port that may be taken
         return
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     if backend == "nccl":
@@ -103,7 +104,7 @@ def build_trainer(config: FinetuneConfig, session: Session, entries: list[ShardE
     )
     if config.lora:
         torch.manual_seed(config.seed)
-        model = add_lora(model, config.lora, config.lora_alpha or 2.0 * config.lora)
+        model = add_lora(model, config.lora, config.lora_alpha or 2 * config.lora)
     source = BatchSource(mixture, shards, Encoder(tokenizer, config.seq_len), micro_batch=config.micro_batch)
     options = BidirectionalOptions(
         snapshot_dir=config.gradient_snapshot_dir,
@@ -162,7 +163,9 @@ def _resume_point(config: FinetuneConfig, session: Session) -> LoadedState | Non
         return None
     planned = loaded.head["planned_steps"]
     if planned != config.steps:
-        raise ConfigError(f"--steps {config.steps}: the snapshot was planned for {planned} steps; give that, or leave out --resume")
+        raise ConfigError(
+            f"--steps {config.steps}: the snapshot was planned for {planned} steps; give that, or leave out --resume"
+        )
     session.say(f"resuming before step {loaded.step} from {loaded.snapshot.name}")
     return loaded
 
@@ -201,7 +204,12 @@ def _nonfinite_note(trainer: BidirectionalTrainer) -> str:
 
 def _fail(session: Session, code: int, failure_class: str | None, message: str) -> int:
     """Report a failure without any collective: the other ranks may be gone."""
-    fields: dict[str, Any] = {"outcome": "failed", "step": session.next_step, "failure_class": failure_class, "message": message}
+    fields: dict[str, Any] = {
+        "outcome": "failed",
+        "step": session.next_step,
+        "failure_class": failure_class,
+        "message": message,
+    }
     if session.reporter is not None:
         session.reporter.start_if_needed()
     return session.finish(exit_code=code, **fields)

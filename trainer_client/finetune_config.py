@@ -39,7 +39,7 @@ class FinetuneConfig:
     seed: int = 0
     dtype: str = "fp32"
     lora: int = 0
-    lora_alpha: float = 0.0
+    lora_alpha: int = 0
     resume: bool = False
     snapshot_every: int = 100
     export_every: int = 100
@@ -86,10 +86,12 @@ def parser() -> argparse.ArgumentParser:
     add("--model", required=True, help="folder, hub id, or tiny:SIZE (tiny:4m: a small Llama from scratch)")
     add("--shard_config", required=True, type=Path, help="shard_config.yaml")
     add("--gradient_snapshot_dir", required=True, type=Path, help="snapshots, exports and journal of the job")
-    add("--scheduler_endpoint", default="", help="address of the server, such as http://127.0.0.1:8000 (or COUNTERFLOW_URL)")
-    add("--max_gpus", type=int, default=default.max_gpus, help="worker processes when started by hand; 0: GPUs, or up to 2 on CPU")
-    add("--spot_threshold", type=float, default=default.spot_threshold, help="share of time a spot offer must be available to be used")
-    add("--run_dir", type=Path, default=None, help="logs, spool, result.json (default COUNTERFLOW_RUN_DIR or GRADIENT_SNAPSHOT_DIR/run)")
+    add("--scheduler_endpoint", default="", help="address of the server (or COUNTERFLOW_URL)")
+    add(
+        "--max_gpus", type=int, default=0, help="workers when started by hand; 0: all GPUs, or up to 2 processes on CPU"
+    )
+    add("--spot_threshold", type=float, default=default.spot_threshold, help="availability that a spot offer must have")
+    add("--run_dir", type=Path, help="logs, spool, markers (default COUNTERFLOW_RUN_DIR or GRADIENT_SNAPSHOT_DIR/run)")
     for name, kind, text in (
         ("steps", int, "optimizer steps"),
         ("global_batch", int, "samples of an optimizer step, over all workers"),
@@ -101,7 +103,7 @@ def parser() -> argparse.ArgumentParser:
         ("max_grad_norm", float, "gradient norm to clip to, 0 for none"),
         ("seed", int, "seed of data order, initial weights and dropout"),
         ("lora", int, "rank of LoRA adapters, 0 for full fine-tuning"),
-        ("lora_alpha", float, "LoRA alpha, 0 for twice the rank"),
+        ("lora_alpha", int, "LoRA alpha, 0 for twice the rank"),
         ("snapshot_every", int, "steps between snapshots, 0 for none"),
         ("export_every", int, "steps between exports of the weights, 0 for none"),
         ("eval_every", int, "steps between evaluations, 0 for none"),
@@ -110,9 +112,9 @@ def parser() -> argparse.ArgumentParser:
         add(f"--{name}", type=kind, default=getattr(default, name), help=f"{text} (default {getattr(default, name)})")
     add("--lr_schedule", choices=SCHEDULES, default=default.lr_schedule)
     add("--dtype", choices=("fp32", "bf16"), default=default.dtype)
-    add("--on_nonfinite", choices=("skip", "apply", "stop"), default=default.on_nonfinite, help="what to do with a NaN gradient")
+    add("--on_nonfinite", choices=("skip", "apply", "stop"), default="skip", help="what to do with a NaN gradient")
     add("--resume", action="store_true", help="go on from the newest snapshot that verifies, if there is one")
-    add("--weights", type=json.loads, default={}, help='JSON object of sampling weights, such as \'{"de_ui": 2.0}\'')
+    add("--weights", type=json.loads, default={}, help="JSON object of sampling weights, such as '{\"de_ui\": 2.0}'")
     return made
 
 

@@ -23,7 +23,10 @@ def sample_losses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Ten
     """
     targets = labels[:, 1:]
     flat = F.cross_entropy(
-        logits[:, :-1].reshape(-1, logits.shape[-1]).float(), targets.reshape(-1), ignore_index=IGNORED, reduction="none"
+        logits[:, :-1].reshape(-1, logits.shape[-1]).float(),
+        targets.reshape(-1),
+        ignore_index=IGNORED,
+        reduction="none",
     )
     return flat.view(targets.shape).sum(dim=1), (targets != IGNORED).sum(dim=1)
 

@@ -92,9 +92,7 @@ class ShardedMixture:
 
     def weights(self) -> dict[str, float]:
         """The weights in force; a paused shard shows 0."""
-        return {
-            name: 0.0 if self._paused[index] else self._weight[index] for name, index in self._index.items()
-        }
+        return {name: 0.0 if self._paused[index] else self._weight[index] for name, index in self._index.items()}
 
     def sample_seed(self, shard: int, sample: int, epoch: int) -> int:
         """Seed for what is random about one visit of one sample: the same on any rank, in any world, after any resume."""

@@ -57,7 +57,7 @@ class TinySpec:
             raise ModelError(f"--model {text}: vocab must be at least 300 (256 bytes and the special tokens)")
         return cls(count, vocab)
 
-    def config(self, vocab: int, tokens: dict[str, int], seq_len: int) -> LlamaConfig:
+    def config(self, vocab: int, tokens: dict[str, Any], seq_len: int) -> LlamaConfig:
         """The Llama shape nearest to the wanted size (tied embeddings, width a multiple of the head size)."""
         layers = 2 if self.num_parameters < 1_000_000 else 4 if self.num_parameters < 30_000_000 else 8
         widths = range(_HEAD_SIZE, 4096, _HEAD_SIZE)
@@ -98,7 +98,7 @@ def build_tiny(spec: TinySpec, texts: Iterable[str], folder: Path, *, seed: int,
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     tokenizer = train_tokenizer(texts, spec.vocab)
-    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    tokens: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     torch.manual_seed(seed)
     LlamaForCausalLM(spec.config(len(tokenizer), tokens, seq_len)).save_pretrained(draft)
     tokenizer.save_pretrained(draft)
@@ -141,7 +141,7 @@ def obtain_model(
     return load_model(str(folder), dtype)
 
 
-def add_lora(model: Any, rank: int, alpha: float) -> Any:
+def add_lora(model: Any, rank: int, alpha: int) -> Any:
     """The model with LoRA adapters on all its linear layers but the output head; only they are trained."""
     from peft import LoraConfig, get_peft_model
 

@@ -153,7 +153,7 @@ class Directive:
         """From a reply's JSON; `ProtocolError` when it has no usable id or action."""
         if not isinstance(raw, dict) or not raw.get("id") or not isinstance(raw.get("action"), str):
             raise ProtocolError(f"not a directive: {str(raw)[:200]}")
-        args = raw.get("args") or {}
+        args = {} if raw.get("args") is None else raw["args"]
         if not isinstance(args, dict):
             raise ProtocolError(f"directive {raw['id']}: args is not an object")
         step = raw.get("not_before_step") or 0

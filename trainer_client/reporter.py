@@ -103,9 +103,7 @@ class Reporter:
 
     # -- called by the training thread ------------------------------------------------------------------------------
 
-    def add_step(
-        self, step: int, shards: Mapping[str, tuple[Any, int, int]] | None = None, **columns: Any
-    ) -> None:
+    def add_step(self, step: int, shards: Mapping[str, tuple[Any, int, int]] | None = None, **columns: Any) -> None:
         """One optimizer step of this rank. `columns`: the fields of `StepPoint`; `shards`: id -> (loss_sum, tokens, samples).
 
         A value that is no number is dropped alone, counted and named in the log.

@@ -23,13 +23,18 @@ class StateSaver:
     def __init__(self, trainer: BidirectionalMixin) -> None:
         self._trainer = trainer
         self.store = SnapshotStore(trainer.options.snapshot_dir)
-        self.last: Snapshot | None = None
+        self._saved: tuple[int, list[str]] | None = None
 
     def save(self, step: int) -> str:
         """Write the state as of before `step`; why it failed, or nothing. A failure leaves the snapshot before in force."""
+        state = (step, self._trainer.session.applied_ids())
+        if state == self._saved:
+            return ""
         rng = self._trainer.agreement.gather(capture_rng())
         trouble = self._write(step, rng) if self._trainer.session.rank == 0 else None
-        return str(self._trainer.agreement.broadcast(trouble) or "")
+        trouble = str(self._trainer.agreement.broadcast(trouble) or "")
+        self._saved = None if trouble else state
+        return trouble
 
     def _write(self, step: int, rng: list[dict[str, Any]]) -> str:
         """Rank 0: write, read back, announce; only then may the oldest one go."""
@@ -43,7 +48,6 @@ class StateSaver:
             return trouble
         told = {"snapshot": snapshot.name, "kind": "gradient", "step": step, "uri": snapshot.uri}
         report(status="verified", num_bytes=snapshot.num_bytes, digest=snapshot.digest, **told)
-        self.last = snapshot
         for name in self.store.prune(self._trainer.options.keep_snapshots):
             uri = (self.store.root / name).resolve().as_uri()
             report(snapshot=name, kind="gradient", status="deleted", step=int(name.split("-")[1]), uri=uri)

@@ -102,7 +102,9 @@ class SessionConfig:
 class Session:
     """See the module for the call order. Methods marked collective are called by all ranks."""
 
-    def __init__(self, config: SessionConfig, agreement: Agreement | None = None, journal: Journal | None = None) -> None:
+    def __init__(
+        self, config: SessionConfig, agreement: Agreement | None = None, journal: Journal | None = None
+    ) -> None:
         self.config = config
         self.agreement = agreement or Agreement()
         self.rank, self.world_size = self.agreement.rank, self.agreement.world_size
@@ -180,7 +182,9 @@ class Session:
             return
         self.reporter.start()
         if self.rank == 0:
-            self.reporter.post("start", self._start_body(planned_steps, start_step, shards, resumed_from, loaded_digest))
+            self.reporter.post(
+                "start", self._start_body(planned_steps, start_step, shards, resumed_from, loaded_digest)
+            )
             self.reporter.flush(START_WAIT_S)
 
     def _start_body(

@@ -37,7 +37,7 @@ def _gpu_sampler(local_rank: int) -> Callable[[], dict[str, Any]]:
 
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByIndex(local_rank)
-    except Exception:  # no binding, no driver, no such device: each raises its own class, all mean "no GPU to ask"
+    except Exception:  # noqa: BLE001 - no binding, no driver, no such device: all mean "no GPU to ask"
         return dict
 
     def sample() -> dict[str, Any]:

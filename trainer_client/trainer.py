@@ -78,6 +78,12 @@ class StepBatch:
 class BidirectionalMixin(_Base):
     """To be placed before a `transformers.Trainer` class. See the module."""
 
+    if TYPE_CHECKING:  # set by Trainer, never None once training goes on
+        model: Any
+        optimizer: Any
+        lr_scheduler: Any
+        processing_class: Any
+
     loss_is_scaled_for_ga = True  # training_step divides by the tokens of the whole global batch itself
 
     def __init__(
@@ -258,8 +264,10 @@ class BidirectionalMixin(_Base):
         return norm
 
     def _judge_nonfinite(self) -> None:
-        step, done = self.state.global_step, {"apply": "applied all the same"}.get(self.options.on_nonfinite, "skipped")
-        self.session.say(f"step {step}: gradient norm {self._norm}; the update is {done} ({self.nonfinite_steps} in all)", "warning")
+        step = self.state.global_step
+        done = "applied all the same" if self.options.on_nonfinite == "apply" else "skipped"
+        text = f"step {step}: gradient norm {self._norm}; the update is {done} ({self.nonfinite_steps} in all)"
+        self.session.say(text, "warning")
         if self.options.on_nonfinite == "stop" or self._nonfinite_in_a_row >= self.options.max_nonfinite:
             reason = f"diverged: {self._nonfinite_in_a_row} steps in a row without a finite gradient, up to step {step}"
             self.leave = Leave("failed", EXIT_DIVERGED, reason, save=False, args={"failure_class": "diverged"})

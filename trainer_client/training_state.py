@@ -80,7 +80,8 @@ def read_state(snapshot: Snapshot) -> LoadedState:
 def capture_rng() -> dict[str, Any]:
     """This rank's random state as plain values and tensors."""
     version, internal, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # type: ignore[misc]
+    drawn: Any = np.random.get_state(legacy=True)
+    name, keys, position, has_gauss, cached = drawn
     state: dict[str, Any] = {
         "python": [version, list(internal), gauss],
         "numpy": [name, torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(cached)],

@@ -97,7 +97,9 @@ class LocalBackend:
         if any(worker.alive for worker in workers):
             return Observation("running", workers, result=result, detail="the launcher is gone; its workers are ending")
         if result:
-            return Observation("exited", workers, result["exit_code"], result, result.get("message", ""), result.get("failure_class"))
+            return Observation(
+                "exited", workers, result["exit_code"], result, result.get("message", ""), result.get("failure_class")
+            )
         return Observation("lost", workers, detail="launcher and workers are gone without a word")
 
     def stop(self, handle: Handle, grace_s: float) -> None:

@@ -1,0 +1,118 @@
+"""Losses by shard: sums over supervised tokens, exact, never hidden."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.trainer.worlds import run_world
+
+pytestmark = pytest.mark.timeout(300)  # the first to fork a rank waits for the imports
+
+
+def in_torch(target: Any, folder: Any) -> Any:
+    """Run in a process that has torch, so that this one need not load it."""
+    (answer,) = run_world(1, target, folder=folder)
+    return answer
+
+
+def _unequal() -> dict[str, Any]:
+    import numpy as np
+    import torch
+
+    from trainer_client.loss import ShardSums, sample_losses
+
+    def logits_for(losses: list[float], length: int) -> Any:
+        """Logits whose cross entropy at class 0 is the wanted loss, for two classes."""
+        rows = [torch.log(torch.expm1(torch.tensor(loss, dtype=torch.float64))) for loss in losses]
+        return torch.stack([torch.stack([torch.tensor([0.0, float(row)])] * length) for row in rows])
+
+    sums = ShardSums()
+    for loss, tokens, shard in ((4.0, 3, 0), (1.0, 97, 1)):
+        labels = torch.full((1, 101), -100)
+        labels[0, 1 : tokens + 1] = 0
+        sums.add(*sample_losses(logits_for([loss], 101), labels), np.array([shard]))
+    masked = torch.full((1, 5), -100)
+    logits = torch.randn(1, 5, 2, requires_grad=True)
+    losses, tokens = sample_losses(logits, masked)
+    losses.sum().backward()
+    sums.add(losses, tokens, np.array([2]))
+    return {"sums": sums.collect(), "masked_gradient": float(logits.grad.abs().max())}
+
+
+def test_losses_are_per_supervised_token_and_a_masked_sample_is_no_data(tmp_path: Any) -> None:
+    """A5: 3 tokens at 4.0 and 97 at 1.0 are 1.09 a token, not 2.5; a fully masked sample is 0 of 0, without NaN."""
+    found = in_torch(_unequal, tmp_path)
+    loss = sum(part[0] for part in found["sums"].values()) / sum(part[1] for part in found["sums"].values())
+    assert round(loss, 4) == 1.09
+    assert found["sums"][2] == (0.0, 0, 1)
+    assert found["masked_gradient"] == 0.0
+
+
+def _accumulated() -> tuple[float, float, float]:
+    """Gradient of one batch, of the same cut in two with a fully masked third, and the largest difference to torch's own."""
+    import torch
+    import torch.nn.functional as F
+
+    from trainer_client.loss import sample_losses
+
+    torch.manual_seed(0)
+    hidden, labels = torch.randn(4, 9, 6, dtype=torch.float64), torch.randint(0, 5, (4, 9))
+    labels[0, :7] = labels[3, 2:] = -100
+    head = torch.nn.Linear(6, 5, dtype=torch.float64)
+    count = int((labels[:, 1:] != -100).sum())
+
+    def gradient(parts: list[slice]) -> Any:
+        head.zero_grad()
+        for part in parts:
+            (sample_losses(head(hidden[part]), labels[part])[0].sum() / count).backward()
+        return head.weight.grad.clone()
+
+    whole, cut = gradient([slice(0, 4)]), gradient([slice(0, 1), slice(1, 4), slice(4, 4)])
+    head.zero_grad()
+    F.cross_entropy(head(hidden)[:, :-1].reshape(-1, 5), labels[:, 1:].reshape(-1)).backward()
+    return float((whole - cut).abs().max()), float((whole - head.weight.grad).abs().max()), float(whole.abs().max())
+
+
+def test_accumulated_gradients_equal_those_of_the_whole_batch(tmp_path: Any) -> None:
+    cut, reference, size = in_torch(_accumulated, tmp_path)
+    assert cut < 1e-6 * size
+    assert reference < 1e-6 * size
+
+
+def _encoded() -> dict[str, Any]:
+    from trainer_client.encoding import Encoder, collate
+    from trainer_client.models import train_tokenizer
+
+    tokenizer = train_tokenizer(["say red green blue " * 20], 300)
+    encoder = Encoder(tokenizer, 24)
+    plain = encoder.encode({"prompt": "say", "response": "red green"})
+    long_prompt = encoder.encode({"prompt": "blue " * 50, "response": "red"})
+    both_long = encoder.encode({"prompt": "blue " * 50, "response": "green " * 50})
+    text = encoder.encode({"text": "red"})
+    import numpy as np
+
+    batch = collate(0, [plain, text], np.array([0, 1]), encoder.pad)
+    supervised = batch.labels[0][batch.labels[0] != -100]
+    return {
+        "prompt": tokenizer.decode(list(plain.ids[: plain.supervised_from])),
+        "supervised": tokenizer.decode(supervised.tolist()),
+        "num_supervised": batch.num_supervised,
+        "counted": int((batch.labels[:, 1:] != -100).sum()),
+        "long_prompt": tokenizer.decode(list(long_prompt.ids[long_prompt.supervised_from :])),
+        "lengths": [len(item.ids) for item in (long_prompt, both_long)],
+        "room": len(both_long.ids) - both_long.supervised_from,
+        "text_from": text.supervised_from,
+    }
+
+
+def test_only_the_response_is_supervised_and_a_long_prompt_leaves_room_for_it(tmp_path: Any) -> None:
+    found = in_torch(_encoded, tmp_path)
+    assert found["prompt"] == "<s>say\n"
+    assert found["supervised"] == "red green</s>"
+    assert found["num_supervised"] == found["counted"]
+    assert found["long_prompt"] == "red</s>"
+    assert found["lengths"] == [24, 24]
+    assert found["room"] == 12
+    assert found["text_from"] == 0
