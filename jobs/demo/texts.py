@@ -12,6 +12,7 @@ import itertools
 import random
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 Pair = dict[str, str]
@@ -39,7 +40,7 @@ def clean(text: str) -> str:
 def translations(code: str, _chance: random.Random) -> Iterator[Pair]:
     """Django's own messages in one language: every catalogue of the framework and its contributed apps."""
     language = LANGUAGES[code]
-    for path in sorted(package_folder("django").rglob(f"locale/{code}/LC_MESSAGES/django.mo")):
+    for path in catalogues()[code]:
         with path.open("rb") as file:
             catalogue = gettext.GNUTranslations(file)
         for message, translated in sorted(_entries(catalogue)):
@@ -66,25 +67,48 @@ def docstrings(package: str, chance: random.Random) -> Iterator[Pair]:
             tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError):
             continue  # a template of a module, not a module
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+        for node in functions(tree):
+            if not node.name.startswith("_"):
                 text = clean((ast.get_docstring(node) or "").split("\n\n")[0])
                 if 25 <= len(text) <= 220:
                     names = ", ".join(a.arg for a in node.args.args if a.arg not in ("self", "cls"))
                     yield {"prompt": f"What does {node.name}({names}) of {module} do?", "response": text}
 
 
-def licences(family: str, _chance: random.Random) -> Iterator[Pair]:
-    """Sentences of the licence texts of installed packages with what follows them; `family` is apache, bsd or other."""
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+    """Functions of a module and methods of its classes; what is nested deeper is nobody's interface."""
+    for node in tree.body:
+        inner = node.body if isinstance(node, ast.ClassDef) else [node]
+        yield from (n for n in inner if isinstance(n, ast.FunctionDef))
+
+
+@cache
+def catalogues() -> dict[str, list[Path]]:
+    """Language code -> Django's compiled catalogues, found in one walk."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(package_folder("django").rglob("locale/*/LC_MESSAGES/django.mo")):
+        found.setdefault(path.parts[-3], []).append(path)
+    return found
+
+
+@cache
+def licence_texts() -> list[tuple[str, str]]:
+    """(package, text) of the licence files of installed packages."""
     site = package_folder("django").parent
+    found = []
     for path in sorted(p for p in site.glob("*.dist-info/**/*") if LICENCE.search(p.name)):
         try:
-            text = path.read_text(encoding="utf-8")
+            found.append((path.relative_to(site).parts[0].split("-")[0], path.read_text(encoding="utf-8")))
         except (OSError, UnicodeDecodeError):
             continue  # a folder of that name, or not text
+    return found
+
+
+def licences(family: str, _chance: random.Random) -> Iterator[Pair]:
+    """Sentences of the licence texts of installed packages with what follows them; `family` is apache, bsd or other."""
+    for name, text in licence_texts():
         if _family(text) != family:
             continue
-        name = path.relative_to(site).parts[0].split("-")[0]
         sentences = [clean(s) for s in re.split(r"(?<=[.;:])\s+", text)]
         for first, second in itertools.pairwise(sentences):
             if 20 <= len(first) <= 300 and 20 <= len(second) <= 240:
