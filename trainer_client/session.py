@@ -226,15 +226,22 @@ class Session:
     def finish(
         self, *, outcome: str, step: int, exit_code: int, failure_class: str | None = None, message: str = ""
     ) -> int:
-        """Last word of the attempt: marker `result.json`, `finish/`, flush. Returns the exit code."""
+        """Last word of the attempt: marker `result.json`, `finish/`, flush. Returns the exit code.
+
+        Collective, with totals over all ranks, unless the outcome is `failed`: then other ranks may be gone, and the totals
+        are this rank's own.
+        """
+        tokens, samples = self._tokens, self._samples
+        if outcome != "failed":
+            tokens, samples = self.agreement.sum([self._tokens, self._samples])
         body = protocol.finish_body(
             outcome=outcome,
             step=step,
             exit_code=exit_code,
             failure_class=failure_class,
             message=message,
-            tokens=self._tokens,
-            samples=self._samples,
+            tokens=tokens,
+            samples=samples,
             train_s=time.monotonic() - self._started_at,
         )
         if self.rank == 0:
