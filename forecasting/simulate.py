@@ -81,3 +81,49 @@ def run_window(policy: Policy, job: Job, market: Market, start: int, *, keep_rea
             finish = t + 1
             break
     return Outcome(job.value_at(finish) - spent, spent, finish, spot, od, left_over, np.array(timings), tuple(reasons))
+
+
+@dataclass(frozen=True)
+class OffersOutcome:
+    """One window over several offers: utility, cost (moves included), finish, offer held per slot (-1 idle), moves."""
+
+    utility: float
+    cost: float
+    finish_slot: int | None
+    offer: IntArray  # [T]
+    n_spot: IntArray  # [T]
+    n_on_demand: IntArray  # [T]
+    num_moves: int
+
+
+def run_offers(policy: Policy, job: Job, markets: list[Market], start: int, move_costs: list[float] | None = None) -> OffersOutcome:
+    """Replay a policy over several offers that are known on the same slots. A move is a start, and pays its egress."""
+    if not markets or any(start + job.hard_slots > len(market) for market in markets):
+        raise ValueError(f"a window of {job.hard_slots} slots from slot {start} does not fit into every offer's series")
+    horizon, packed, egress = job.hard_slots, kernels.pack(job), move_costs or [0.0] * len(markets)
+    where, spot, od = np.full(horizon, -1), np.zeros(horizon, np.int64), np.zeros(horizon, np.int64)
+    work, spent, changeover, finish, num_moves, held, home = job.work, 0.0, 0.0, None, 0, (0, 0), 0
+    for t in range(horizon):
+        stop = start + t + 1
+        offers = tuple(
+            Offer(m.availability[:stop], m.price[:stop], m.name, move_cost=egress[i]) for i, m in enumerate(markets)
+        )
+        clock = markets[0].start_s + (start + t) * job.slot_s
+        situation = Situation(job, t, work, offers, *held, home, changeover * job.slot_s, spent, clock)
+        choice = policy.decide(situation)
+        check(situation, choice)
+        if choice.size and sum(held) and choice.offer != home:
+            held, changeover, num_moves = (0, 0), 0.0, num_moves + 1
+            spent += egress[choice.offer]
+        gain, changeover = kernels.step(packed, *held, changeover, choice.n_spot, choice.n_on_demand)
+        held = (choice.n_spot, choice.n_on_demand)
+        if choice.size:
+            home = choice.offer
+            where[t] = home
+        spot[t], od[t] = held
+        work -= gain
+        spent += held[0] * float(markets[home].price[start + t]) + held[1] * job.on_demand_price
+        if work <= 1e-9:
+            finish = t + 1
+            break
+    return OffersOutcome(job.value_at(finish) - spent, spent, finish, where, spot, od, num_moves)
