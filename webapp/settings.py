@@ -5,7 +5,7 @@
 
 from pathlib import Path
 
-from webapp.environment import REPO_DIR, embedded_redis_url, env, package_dir, secret_key, var_dir
+from webapp.environment import REPO_DIR, database_number, embedded_redis_url, env, package_dir, secret_key, var_dir
 from webapp.logging import logging_config
 
 BASE_DIR = REPO_DIR
@@ -116,18 +116,21 @@ elif env.bool("COUNTERFLOW_DB_POOL", default=False):
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 REDIS_URL = env.str("REDIS_URL", default=embedded_redis_url(VAR_DIR))
+# Two installations on one server: another number, or another name. The number is part of every name, because messages
+# between processes (pub/sub) cross the borders of Redis' numbered databases.
+REDIS_NAMESPACE = f"{env.str('COUNTERFLOW_NAMESPACE', default='counterflow')}:{database_number(REDIS_URL)}"
 REDIS_IS_EMBEDDED = "REDIS_URL" not in env.ENVIRON
 CACHES = {
     "default": {
         "BACKEND": "django.core.cache.backends.redis.RedisCache",
         "LOCATION": REDIS_URL,
-        "KEY_PREFIX": "counterflow:cache",
+        "KEY_PREFIX": f"{REDIS_NAMESPACE}:cache",
     }
 }
 CHANNEL_LAYERS = {
     "default": {
         "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
-        "CONFIG": {"hosts": [REDIS_URL], "prefix": "counterflow:live"},
+        "CONFIG": {"hosts": [REDIS_URL], "prefix": f"{REDIS_NAMESPACE}:live"},
     }
 }
 SESSION_ENGINE = "django.contrib.sessions.backends.db"
@@ -233,12 +236,15 @@ LOG_LEVEL = env.str("COUNTERFLOW_LOG_LEVEL", default="INFO")
 LOGGING_CONFIG = "webapp.logging.configure"
 LOGGING = logging_config(format=LOG_FORMAT, level=LOG_LEVEL)
 METRICS_TOKEN = env.str("COUNTERFLOW_METRICS_TOKEN", default="")
-HEARTBEAT_MAX_AGE_S = 60
+# Dramatiq gets more time: all of its threads may be in the middle of a batch.
+HEARTBEAT_MAX_AGE_S = {"control": 60, "urgent": 60, "clock": 60, "dramatiq": 180}
 DISK_FREE_MIN_BYTES = env.int("COUNTERFLOW_DISK_FREE_MIN_MIB", default=200) * 2**20
 
 # Runs and augmentations --------------------------------------------------------------------------------------------
 TRAINER_ENDPOINT = env.str("COUNTERFLOW_TRAINER_ENDPOINT", default=BASE_URL).rstrip("/")
 DEPLOYMENT = env.str("COUNTERFLOW_DEPLOYMENT", default="default")  # tags our machines among those of an account
+# Operators could run anything on this machine with the `run` of a job file: only where they may anyway.
+ALLOW_JOB_COMMANDS = env.bool("COUNTERFLOW_ALLOW_JOB_COMMANDS", default=False)
 LOCAL_USD_PER_HOUR = env.float("COUNTERFLOW_LOCAL_USD_PER_HOUR", default=0.0)  # price of one worker on this machine
 COMMAND_LEASE_S = env.float("COUNTERFLOW_COMMAND_LEASE_S", default=20.0)
 ATTEMPT_SILENT_S = env.float("COUNTERFLOW_ATTEMPT_SILENT_S", default=1800.0)  # a living run without a report is stopped

@@ -26,6 +26,7 @@ def launch_spec(attempt: Attempt) -> LaunchSpec:
         attempt=str(attempt.uuid),
         command=launch_command(attempt),
         env={
+            **{str(k): str(v) for k, v in (attempt.job.config.get("env") or {}).items()},
             "COUNTERFLOW_URL": settings.TRAINER_ENDPOINT,
             "COUNTERFLOW_JOB": str(attempt.job.uuid),
             "COUNTERFLOW_ATTEMPT": str(attempt.uuid),
@@ -40,8 +41,10 @@ def launch_spec(attempt: Attempt) -> LaunchSpec:
 
 
 def launch_command(attempt: Attempt) -> list[str]:
-    """The command line of one rank of the launcher that comes with us."""
+    """The command line of one rank: the job's own command, or the launcher that comes with us."""
     job = attempt.job
+    if job.config.get("run"):
+        return [sys.executable, "-m", "workers.job_command"]
     words = [sys.executable, "-m", "trainer_client.launch_finetune"]
     words += ["--model", job.model]
     words += ["--shard_config", str(rundirs.run_dir(attempt) / "shard_config.yaml")]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings as django_settings
 from django.db import transaction
 
 from jobs.errors import Conflict, Invalid, StaleWrite
 from jobs.models import Dataset, Job, JobShard
+from jobs.scheduler.rules import shard_loss
 from jobs.services.commands import command_issue
 from jobs.services.decisions import decisions_close
 from jobs.services.events import SYSTEM, Actor, event_append
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
 BACKENDS = ("local",)
+RULE_SETTINGS = {shard_loss.RULE: shard_loss.Settings()}
 TRAINING_DEFAULTS: dict[str, Any] = {
     "global_batch": 16,
     "micro_batch": 8,
@@ -58,6 +61,54 @@ def training_checked(training: dict[str, Any]) -> dict[str, Any]:
     return {**TRAINING_DEFAULTS, **training}
 
 
+def snapshot_settings(config: dict[str, Any]) -> dict[str, Any]:
+    """Training settings that a job file gives in its own section."""
+    every = (config.get("snapshot") or {}).get("check_every")
+    return {} if every is None else {"snapshot_every": every}
+
+
+def job_file_checked(config: dict[str, Any]) -> None:
+    """Raise `Invalid` for parts of a job file that could not be honoured here: nothing that was asked for is silently dropped."""
+    errors: dict[str, list[str]] = {}
+    resources = config.get("resources") or {}
+    for name in ("gpu", "max_price", "regions"):
+        if resources.get(name):
+            errors[f"resources.{name}"] = ["The local backend runs on this machine only; leave this out."]
+    if resources.get("spot_policy") not in (None, "on-demand", "auto"):
+        errors["resources.spot_policy"] = ["The local backend has no spot machines: on-demand or auto."]
+    if (config.get("snapshot") or {}).get("uri"):
+        errors["snapshot.uri"] = ["The local backend keeps snapshots in the job's own folder; leave this out."]
+    if not django_settings.ALLOW_JOB_COMMANDS:
+        for name in ("env", "setup", "run"):
+            if config.get(name):
+                errors[name] = [
+                    "This server runs no commands of job files; its operator sets COUNTERFLOW_ALLOW_JOB_COMMANDS=1."
+                ]
+    errors |= _rule_errors(config.get("rules") or {})
+    if errors:
+        raise Invalid("The job file asks for what cannot be done here.", fields=errors)
+
+
+def _rule_errors(rules: Any) -> dict[str, list[str]]:
+    """What is wrong with the thresholds that a job sets for its rules."""
+    if not isinstance(rules, dict) or not all(isinstance(r, dict) for r in rules.values()):
+        return {"rules": ["A mapping of rule name to thresholds, as {shard_loss: {min_gap: 0.4}}."]}
+    errors: dict[str, list[str]] = {}
+    for rule, thresholds in rules.items():
+        if rule not in RULE_SETTINGS:
+            errors[f"rules.{rule}"] = [f"Unknown. Known: {', '.join(RULE_SETTINGS)}."]
+            continue
+        known = vars(RULE_SETTINGS[rule])
+        for name, value in thresholds.items():
+            whole = isinstance(known.get(name), int)
+            number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1e9
+            if name not in known:
+                errors[f"rules.{rule}.{name}"] = [f"Unknown. Known: {', '.join(known)}."]
+            elif not number or (whole and value != int(value)):
+                errors[f"rules.{rule}.{name}"] = [f"A {'whole ' if whole else ''}number from 0 to 1e9."]
+    return errors
+
+
 @transaction.atomic
 def job_create(
     *,
@@ -78,7 +129,9 @@ def job_create(
     config: dict[str, Any] | None = None,
 ) -> Job:
     """A draft. Each shard enters with its newest revision; `weights` (by shard key) overrides the dataset's weights."""
-    settings = training_checked(training or {})
+    config = config or {}
+    settings = training_checked({**snapshot_settings(config), **(training or {})})
+    job_file_checked(config)
     _check_job(name, model, goal_steps, num_workers, backend, deadline, now, settings)
     job = Job.objects.create(
         team=dataset.team,
@@ -93,7 +146,7 @@ def job_create(
         backend=backend,
         num_workers=num_workers,
         training=settings,
-        config=config or {},
+        config=config,
         created_by=user,
         status="draft",
         created_at=now,
