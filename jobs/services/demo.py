@@ -41,7 +41,8 @@ MODELS: dict[str, dict[str, Any]] = {
         "model": "smollm2",
         "goal_steps": 240,
         "training": {
-            "global_batch": 8, "micro_batch": 4, "lr": 5e-4, "seq_len": 96, "seed": 1, "export_every": 40, "snapshot_every": 0, "lora": 8,
+            "global_batch": 8, "micro_batch": 4, "lr": 5e-4, "seq_len": 96, "seed": 1, "lora": 8,
+            "export_every": 40, "snapshot_every": 0,
         },
         # A pretrained model tells damage from hardness in its first steps, and generates slowly on a CPU.
         "rules": {"shard_loss": {"warm_up_bins": 12, "window_bins": 6, "min_tokens": 300, "max_count": 64}},
