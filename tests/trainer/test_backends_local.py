@@ -27,7 +27,9 @@ import os, sys
 print(os.environ["RANK"], os.environ["WORLD_SIZE"], os.environ["COUNTERFLOW_ATTEMPT"], os.environ["OMP_NUM_THREADS"])
 """
 WAIT = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit(81)); print('ready', flush=True); time.sleep(60)"
-STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
+)
 
 
 @pytest.fixture
@@ -121,7 +123,9 @@ def test_one_rank_that_dies_ends_the_others_and_is_named(backend: LocalBackend, 
     assert [worker.exit_code for worker in seen.workers] == [81, 1]
 
 
-def test_a_rank_that_is_killed_is_told_from_one_that_crashed(backend: LocalBackend, launch: Launch, tmp_path: Path) -> None:
+def test_a_rank_that_is_killed_is_told_from_one_that_crashed(
+    backend: LocalBackend, launch: Launch, tmp_path: Path
+) -> None:
     handle = launch(WAIT)
     wait_ready(tmp_path)
     victim = backend.poll(handle).workers[0].pid
@@ -146,7 +150,9 @@ def test_the_completion_marker_is_believed_before_the_exit_code(
     assert (seen.exit_code, seen.result) == (3, None)
 
 
-def test_ranks_end_with_their_launcher_and_the_launch_is_lost(backend: LocalBackend, launch: Launch, tmp_path: Path) -> None:
+def test_ranks_end_with_their_launcher_and_the_launch_is_lost(
+    backend: LocalBackend, launch: Launch, tmp_path: Path
+) -> None:
     handle = launch(WAIT)
     wait_ready(tmp_path)
     os.kill(handle["launcher"]["pid"], signal.SIGKILL)
@@ -155,19 +161,28 @@ def test_ranks_end_with_their_launcher_and_the_launch_is_lost(backend: LocalBack
     assert not any(worker.alive for worker in seen.workers)
 
 
-def test_a_pid_that_another_process_has_now_is_not_taken_for_ours(backend: LocalBackend, launch: Launch, tmp_path: Path) -> None:
+def test_a_pid_that_another_process_has_now_is_not_taken_for_ours(
+    backend: LocalBackend, launch: Launch, tmp_path: Path
+) -> None:
     handle = launch("pass")
     backend.wait(handle, 20.0)
-    other = handle | {"launcher": processes.identity(os.getpid()) | {"started_at": 1.0}, "folder": str(tmp_path / "none")}
+    other = handle | {
+        "launcher": processes.identity(os.getpid()) | {"started_at": 1.0},
+        "folder": str(tmp_path / "none"),
+    }
     assert backend.poll(other).state == "lost"
     backend.stop(other, 0.0)  # would end this very process
 
 
-def test_what_a_claim_left_half_done_is_started_by_the_next_call(backend: LocalBackend, launch: Launch, tmp_path: Path) -> None:
+def test_what_a_claim_left_half_done_is_started_by_the_next_call(
+    backend: LocalBackend, launch: Launch, tmp_path: Path
+) -> None:
     folder = tmp_path / "run" / "launches" / "c1"
     folder.mkdir(parents=True)
     gone = {"pid": 2**22 - 3, "started_at": 1.0}
-    (folder / "handle.json").write_text(json.dumps({"claim": "c1", "folder": str(folder), "launcher": gone, "tags": {}}))
+    (folder / "handle.json").write_text(
+        json.dumps({"claim": "c1", "folder": str(folder), "launcher": gone, "tags": {}})
+    )
     assert backend.wait(launch(ENVIRONMENT), 20.0).exit_code == 0
 
 
@@ -179,7 +194,9 @@ def test_only_living_launches_with_the_tag_are_listed(backend: LocalBackend, lau
     assert backend.list("team=y") == []
 
 
-def test_a_resize_ends_the_old_world_before_the_new_one_starts(backend: LocalBackend, launch: Launch, tmp_path: Path) -> None:
+def test_a_resize_ends_the_old_world_before_the_new_one_starts(
+    backend: LocalBackend, launch: Launch, tmp_path: Path
+) -> None:
     handle = launch(WAIT)
     wait_ready(tmp_path)
     spec = LaunchSpec("c2", "j1", "a2", [sys.executable, "-c", ENVIRONMENT], {}, 3, str(tmp_path / "run2"))
@@ -207,7 +224,15 @@ def test_logs_are_bounded(backend: LocalBackend, launch: Launch, tmp_path: Path)
 
 @pytest.mark.parametrize("fields", [{"claim": "../x"}, {"num_workers": 0}, {"command": []}])
 def test_a_spec_that_cannot_be_launched_is_refused(fields: dict[str, Any]) -> None:
-    good = {"claim": "c", "job": "j", "attempt": "a", "command": ["x"], "env": {}, "num_workers": 1, "run_dir": "/tmp/x"}
+    good = {
+        "claim": "c",
+        "job": "j",
+        "attempt": "a",
+        "command": ["x"],
+        "env": {},
+        "num_workers": 1,
+        "run_dir": "/tmp/x",
+    }
     with pytest.raises(ValueError, match=r"claim|num_workers|command"):
         LaunchSpec(**good | fields)
 

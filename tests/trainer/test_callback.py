@@ -1,0 +1,108 @@
+"""`CounterflowCallback` on a plain transformers Trainer with real checkpoints."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.server import FakeServer
+from tests.trainer.worlds import run_world
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def train(folder: Path, url: str, metrics: bool = False, max_steps: int = 6) -> dict[str, Any]:
+    """A regression of one weight under plain Trainer; rank-safe."""
+    import numpy as np
+    import torch
+    from transformers import Trainer, TrainingArguments
+
+    from trainer_client.callback import CounterflowCallback
+    from trainer_client.session import Session, SessionConfig
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(1))
+
+        def forward(self, x: Any, labels: Any = None) -> Any:
+            return {"loss": ((self.weight * x - labels) ** 2).mean(), "logits": x}
+
+    class Noisy(Trainer):
+        def log(self, logs: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+            if metrics:
+                logs |= {
+                    "tensor": torch.tensor(1.5),
+                    "bf16": torch.tensor(2.0, dtype=torch.bfloat16),
+                    "zero_d": np.array(3.0),
+                    "nested": {"a": torch.tensor(4), "b": {"c": None}},
+                    "none": None,
+                    "nan": math.nan,
+                    "bad": [1, 2],
+                }
+            super().log(logs, *args, **kwargs)
+
+    data = [{"x": torch.tensor([float(n)]), "labels": torch.tensor([2.0 * n])} for n in range(16)]
+    args = TrainingArguments(
+        str(folder / "out"),
+        max_steps=max_steps,
+        per_device_train_batch_size=2,
+        logging_steps=1,
+        save_strategy="steps",
+        save_steps=2,
+        report_to="none",
+        use_cpu=True,
+        disable_tqdm=True,
+        learning_rate=1e-3,
+        lr_scheduler_type="constant",
+    )
+    session = Session(SessionConfig(folder / "run", endpoint=url, attempt="a1", token="cf_t"))
+    callback = CounterflowCallback(session)
+    trainer = Noisy(Model(), args, train_dataset=data, callbacks=[callback])
+    trainer.train()
+    return {
+        "step": trainer.state.global_step,
+        "history": trainer.state.log_history,
+        "refused": callback.refused,
+        "lr": trainer.optimizer.param_groups[0]["lr"],  # type: ignore[union-attr]
+        "leave": callback.leave.outcome if callback.leave else None,
+    }
+
+
+def test_odd_metrics_are_coerced_or_refused_one_by_one_and_the_checkpoint_completes(tmp_path: Path) -> None:
+    """A7."""
+    with FakeServer() as server:
+        (seen,) = run_world(1, train, tmp_path, server.url, True, folder=tmp_path)
+    assert set(seen["refused"]) == {"bad"}
+    entry = seen["history"][0]
+    assert (entry["tensor"], entry["bf16"], entry["zero_d"], entry["nested/a"]) == (1.5, 2.0, 3.0, 4)
+    assert (entry["nested/b/c"], entry["none"], entry["nan_nonfinite"]) == (None, None, "nan")
+    state = (tmp_path / "out" / "checkpoint-6" / "trainer_state.json").read_text()
+    json.loads(state, parse_constant=pytest.fail)
+    assert sorted(row["step"] for row in server.state.rows("shards")) == list(range(6))
+    assert {row["shard"] for row in server.state.rows("shards")} == {"all"}
+    assert all(row["step_time_s"] > 0 and row["grad_norm"] is not None for row in server.state.rows("steps"))
+    assert server.state.named("finish")[0]["outcome"] == "done"
+
+
+def test_directives_stop_slow_down_and_save_a_plain_trainer_on_all_ranks(tmp_path: Path) -> None:
+    with FakeServer() as server:
+        server.state.directives = [
+            {"id": "d1", "action": "set_training", "args": {"lr_factor": 0.5}, "not_before_step": 1},
+            {"id": "d2", "action": "set_weights", "args": {"weights": {"all": 1}}},
+            {"id": "d3", "action": "snapshot", "args": {}, "not_before_step": 2},
+            {"id": "d4", "action": "stop", "args": {}, "not_before_step": 4},
+        ]
+        ranks = run_world(2, train, tmp_path, server.url, False, 50, folder=tmp_path)
+        answers = {ack["id"]: (ack["outcome"], ack["step"]) for ack in server.state.acks}
+    assert answers["d2"][0] == "refused"
+    assert answers["d1"] == ("applied", 1)
+    assert [rank["leave"] for rank in ranks] == ["stopped", "stopped"]
+    assert [rank["step"] for rank in ranks] == [5, 5]
+    assert [rank["lr"] for rank in ranks] == [5e-4, 5e-4]
+    assert {"checkpoint-3", "checkpoint-5"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    assert server.state.named("finish")[0]["exit_code"] == 82
