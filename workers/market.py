@@ -22,7 +22,8 @@ logger = structlog.get_logger(__name__)
 # How far back a poll asks AWS for changes beyond its last success: a machine that slept misses nothing within it.
 OVERLAP = dt.timedelta(hours=1)
 FIRST_PULL = dt.timedelta(days=14)
-SCORED_PAST = dt.timedelta(days=14)
+# Long enough for a trend on prices to prove itself (see the choice by rolling origins in docs/forecasters.md).
+SCORED_PAST = dt.timedelta(days=60)
 OFFERS_PER_TICK = 50
 
 
@@ -79,7 +80,7 @@ def scores() -> None:
 
 
 def offer_score(*, offer: Offer, now: dt.datetime) -> list[str]:
-    """Score the forecasters on an offer's last fortnight; returns the targets that were scored."""
+    """Score the forecasters on an offer's last two months; returns the targets that were scored."""
     series = offer_series(offer=offer, start=now - SCORED_PAST, end=now)
     done = []
     for target in ("price", "availability"):

@@ -57,6 +57,9 @@ class Arima(GuardedForecaster):
     def _anchors(self, horizon: int) -> np.ndarray:
         return coarse_anchors(self._grid, horizon) if hasattr(self, "_grid") else super()._anchors(horizon)
 
+    def _spacing(self) -> int:
+        return self._grid.stride
+
     def _centre(self, horizon: int) -> np.ndarray:
         path = np.array([self._from_origins(ahead)[-1] for ahead in range(1, self._grid.steps(horizon) + 1)])
         return self._grid.fine(path, float(self.history.values[-1]), horizon)

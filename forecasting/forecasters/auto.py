@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -29,9 +30,9 @@ _MIN_ORIGINS = 4
 class Auto:
     """Persistence unless another model was clearly better on this series' own past.
 
-    scores: one :class:`Score` per model, best first. chosen: the name of the model that answers. For counts the model
-    with the lowest pinball loss wins among those whose error is no worse than persistence's, and the central line is
-    the median, since the error is measured on it (``hazard`` itself gives the expected count).
+    scores: one :class:`Score` per model, best first. chosen: the model whose quantiles are given. reason: why. For
+    counts the central line and the distribution are chosen apart: the line by its error, which is that of the median,
+    the distribution by quantile loss, since persistence has the harder line to beat and the poorer distribution.
     """
 
     name = "auto"
@@ -43,18 +44,18 @@ class Auto:
         self._horizon = horizon
         self._models = tuple(models) if models is not None else None
         self.scores: list[Score] = []
-        self.chosen = "persistence"
+        self.chosen = self.chosen_line = "persistence"
         self.reason = "not fitted yet"
         self._inner: Forecaster = self._make("persistence")
+        self._line: Forecaster | None = None
 
     def fit(self, series: Any) -> Self:
-        """Score the models on the last third of the series, then fit the chosen one to all of it."""
+        """Score the models on the last part of the series, then fit the chosen one to all of it."""
         history = prepare(series, self.target)
-        self._is_count = history.is_count
         names = self._models or (COUNT_MODELS if history.is_count else PRICE_MODELS)
         horizon = self._horizon or max(1, min(history.ticks_per_day() or 24, len(history) // 8))
         origins = origins_of(len(history), horizon, _NUM_ORIGINS)
-        self.scores, self.chosen = [], "persistence"
+        self.scores, self.chosen, self.chosen_line = [], "persistence", "persistence"
         if history.is_constant and not history.is_count:
             self.reason = "the series is constant"
         elif len(origins) < _MIN_ORIGINS or len(history) < 48:
@@ -63,25 +64,30 @@ class Auto:
             tests = [backtest(self._make(name), history, origins, horizon) for name in names]
             self.scores = scores_of(tests)
             independent = float(origins[-1] - origins[0]) / horizon + 1
-            self.chosen, self.reason = choose(tests, independent, by_pinball=history.is_count)
+            self.chosen_line, self.reason = choose(tests, independent)
+            self.chosen = self.chosen_line
+            if history.is_count:
+                self.chosen, self.reason = choose_distribution(tests)
         self._inner = self._make(self.chosen).fit(history)
+        self._line = None if self.chosen_line == self.chosen else self._make(self.chosen_line).fit(history)
+        self._is_count = history.is_count
         return self
 
     def update(self, new_values: Any) -> Self:
-        """Hand the values to the chosen model; no new choice."""
+        """Hand the values to the chosen models; no new choice."""
         self._inner.update(new_values)
+        if self._line is not None:
+            self._line.update(new_values)
         return self
 
     def predict(self, horizon: int, quantiles: Sequence[float] = LEVELS) -> Forecast:
         """The chosen model's forecast, under its name."""
         levels = tuple(float(level) for level in quantiles)
-        if not getattr(self, "_is_count", False):
-            return self._inner.predict(horizon, levels)
         found = self._inner.predict(horizon, (*levels, 0.5))
-        return Forecast(
-            found.quantiles[-1], found.quantiles[:-1], levels, found.model, found.fallback, found.warnings,
-            found.start_s, found.gap_s,
-        )  # fmt: skip
+        centre = found.mean
+        if getattr(self, "_is_count", False):
+            centre = found.quantiles[-1] if self._line is None else self._line.predict(horizon, (0.5,)).quantiles[0]
+        return replace(found, mean=centre, quantiles=found.quantiles[:-1], levels=levels)
 
     def _make(self, name: str) -> Forecaster:
         from forecasting.forecasters import make  # the registry names this module
@@ -89,24 +95,37 @@ class Auto:
         return make(name, self.target)
 
 
-def choose(tests: Sequence[Backtest], num_independent: float, *, by_pinball: bool = False) -> tuple[str, str]:
-    """The model to use and why. Tests share their origins; one of them is persistence."""
+def choose(tests: Sequence[Backtest], num_independent: float) -> tuple[str, str]:
+    """The model whose line to use, by error, and why. Tests share their origins; one of them is persistence."""
     base = next(test for test in tests if test.model == "persistence")
     best, why = base, "no other model was clearly better than persistence"
     cyclic = any(test.model == "seasonal_naive" and test.mae.mean() < base.mae.mean() for test in tests)
-    if not (by_pinball or cyclic or num_independent >= TREND_HORIZONS):
+    if not (cyclic or num_independent >= TREND_HORIZONS):
         return base.model, f"no daily cycle, and a trend is not trusted before {TREND_HORIZONS} horizons have shown it"
     for test in tests:
-        if test is base or test.fallback or (by_pinball and test.mae.mean() > base.mae.mean() * (1 + 1e-9)):
-            continue
-        loss, usual, held = (test.pinball, base.pinball, best.pinball) if by_pinball else (test.mae, base.mae, best.mae)
-        gain = usual - loss
+        gain = base.mae - test.mae
         num = max(2.0, min(len(gain), num_independent))
         error = float(gain.std()) / np.sqrt(num - 1)
-        if gain.mean() <= max(WORTH * float(usual.mean()), STANDARD_ERRORS * error) or (gain > 0).mean() < MOSTLY:
+        if test.fallback or gain.mean() <= max(WORTH * float(base.mae.mean()), STANDARD_ERRORS * error):
             continue
-        if loss.mean() < held.mean():
-            unit = "quantile loss" if by_pinball else "error"
-            best = test
-            why = f"{gain.mean() / usual.mean():.0%} less {unit} than persistence over {len(gain)} rolling origins"
+        if (gain > 0).mean() >= MOSTLY and test.mae.mean() < best.mae.mean():
+            best, why = test, _gained("error", gain, base.mae)
     return best.model, why
+
+
+def choose_distribution(tests: Sequence[Backtest]) -> tuple[str, str]:
+    """The model whose quantiles to use: the lowest quantile loss, if by more than a standard error and 3 %."""
+    base = next(test for test in tests if test.model == "persistence")
+    best, why = base, "no other model had clearly better quantiles than persistence"
+    for test in tests:
+        gain = base.pinball - test.pinball
+        error = float(gain.std()) / np.sqrt(max(1, len(gain) - 1))
+        if test.fallback or gain.mean() <= max(WORTH * float(base.pinball.mean()), error):
+            continue
+        if test.pinball.mean() < best.pinball.mean():
+            best, why = test, _gained("quantile loss", gain, base.pinball)
+    return best.model, why
+
+
+def _gained(what: str, gain: np.ndarray, usual: np.ndarray) -> str:
+    return f"{gain.mean() / usual.mean():.0%} less {what} than persistence over {len(gain)} rolling origins"

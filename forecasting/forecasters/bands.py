@@ -19,7 +19,7 @@ from forecasting.forecasters.prepare import History
 # H horizon, Q quantile levels
 # Errors from this many of the latest horizons tell how lively the market is now.
 _RECENT_HORIZONS = 2
-_RECENT_AT_LEAST = 48
+_RECENT_AT_LEAST = 24
 _OVERLAP = 1.5
 # Fewer points than this say little; until then a general spread is added that fades out.
 PRIOR_POINTS = 24
@@ -30,10 +30,14 @@ _PRIOR_STEP = 0.005
 class Bands:
     """Offsets around a central line, from a function that gives the past errors ``ahead`` ticks ahead."""
 
-    def __init__(self, errors: Callable[[int], np.ndarray], anchors: np.ndarray, num_points: int) -> None:
+    def __init__(
+        self, errors: Callable[[int], np.ndarray], anchors: np.ndarray, num_points: int, spacing: int = 1
+    ) -> None:
+        """anchors: horizons at which errors are asked for. spacing: ticks from one past origin to the next."""
         self._errors = errors
         self._anchors = anchors
         self._num_points = num_points
+        self._spacing = spacing
 
     def offsets(self, horizon: int, levels: Sequence[float]) -> np.ndarray:
         """[Q,H] what to add to the central line; zero where there are no past errors."""
@@ -55,18 +59,18 @@ class Bands:
         errors = errors[np.isfinite(errors)]
         if not len(errors):
             return np.zeros(len(levels))
-        widened = 0.5 + (levels - 0.5) * (1 + _OVERLAP * known / max(1, len(errors)))
+        widened = 0.5 + (levels - 0.5) * (1 + _OVERLAP * known / (len(errors) * self._spacing))
         offsets = np.quantile(errors, np.clip(widened, 0, 1), method="inverted_cdf")
         # Beyond half the history nothing was measured: grow like a random walk.
-        return np.asarray(offsets * activity(errors, known) * np.sqrt(ahead / known))
+        return np.asarray(offsets * activity(errors, known / self._spacing) * np.sqrt(ahead / known))
 
 
-def activity(errors: np.ndarray, ahead: int) -> float:
-    """How large the latest errors are against all of them, half-way to 1."""
+def activity(errors: np.ndarray, ahead: float) -> float:
+    """How large the latest errors are against all of them, half-way to 1. ahead: in origins."""
     usual = float(np.abs(errors).mean())
     if usual == 0:
         return 1.0
-    latest = errors[-max(_RECENT_AT_LEAST, _RECENT_HORIZONS * ahead) :]
+    latest = errors[-max(_RECENT_AT_LEAST, round(_RECENT_HORIZONS * ahead)) :]
     return 0.5 + 0.5 * float(np.abs(latest).mean()) / usual
 
 

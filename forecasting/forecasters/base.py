@@ -152,9 +152,13 @@ class GuardedForecaster(ABC):
         """The horizons at which the bands are measured; between them they are interpolated."""
         return np.unique(np.round(np.geomspace(1, max(1, horizon), 10)).astype(int))
 
+    def _spacing(self) -> int:
+        """Ticks from one origin of ``_errors`` to the next."""
+        return 1
+
     def _project(self, horizon: int, levels: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
         centre = self._centre(horizon)
-        bands = Bands(self._errors, self._anchors(horizon), len(self.history))
+        bands = Bands(self._errors, self._anchors(horizon), len(self.history), self._spacing())
         return clipped(self.history, centre, centre + bands.offsets(horizon, levels))
 
     # The guard.

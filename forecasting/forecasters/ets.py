@@ -55,6 +55,9 @@ class Ets(GuardedForecaster):
     def _anchors(self, horizon: int) -> np.ndarray:
         return coarse_anchors(self._grid, horizon) if hasattr(self, "_grid") else super()._anchors(horizon)
 
+    def _spacing(self) -> int:
+        return self._grid.stride
+
     def _centre(self, horizon: int) -> np.ndarray:
         steps = self._grid.steps(horizon)
         path = np.array([self._from_origins(ahead)[-1] for ahead in range(1, steps + 1)])

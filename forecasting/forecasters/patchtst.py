@@ -112,6 +112,9 @@ class PatchTst(GuardedForecaster):
     def _anchors(self, horizon: int) -> np.ndarray:
         return coarse_anchors(self._grid, horizon) if hasattr(self, "_grid") else super()._anchors(horizon)
 
+    def _spacing(self) -> int:
+        return self._grid.stride
+
     def _centre(self, horizon: int) -> np.ndarray:
         """Beyond the prediction length the forecast is fed back as context."""
         points, steps = self._points(), self._grid.steps(horizon)

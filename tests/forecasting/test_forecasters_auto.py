@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from forecasting.forecasters import make
-from forecasting.forecasters.auto import choose
+from forecasting.forecasters.auto import choose, choose_distribution
 from forecasting.forecasters.prepare import prepare
 from forecasting.forecasters.scores import Backtest, backtest, fair_coverage, losses, origins_of
 from forecasting.generator import demo_market, generate
@@ -55,11 +55,14 @@ def test_a_model_that_had_to_fall_back_is_never_chosen():
     assert choose([case("persistence", [1.0] * 12), better], 8)[0] == "persistence"
 
 
-def test_counts_are_chosen_by_quantile_loss_among_models_no_worse_in_error():
+def test_quantiles_are_chosen_by_quantile_loss_and_only_when_clearly_better():
     base = case("persistence", [1.0] * 12, [1.0] * 12)
-    sharp_but_wrong = case("seasonal_naive", [1.5] * 12, [0.4] * 12)
-    better = case("hazard", [1.0] * 12, [0.7] * 12)
-    assert choose([base, sharp_but_wrong, better], 8, by_pinball=True)[0] == "hazard"
+    worse_line = case("hazard", [1.5] * 12, np.linspace(0.6, 0.7, 12))
+    name, reason = choose_distribution([base, worse_line, case("seasonal_naive", [1.0] * 12, [0.99] * 12)])
+    assert name == "hazard"
+    assert reason == "35% less quantile loss than persistence over 12 rolling origins"
+    lucky = case("hazard", [1.0] * 12, [0.1, *[1.0] * 11])
+    assert choose_distribution([base, lucky])[0] == "persistence"
 
 
 def test_every_model_is_scored_on_the_same_origins_and_the_scores_are_strict_json():
@@ -81,11 +84,15 @@ def test_a_random_walk_keeps_persistence_and_forecasts_the_same():
     assert np.array_equal(auto.predict(24).mean, make("persistence").fit(list(values)).predict(24).mean)
 
 
-def test_the_central_line_for_counts_is_the_median():
+def test_counts_get_the_line_of_one_model_and_the_distribution_of_another():
     series = generate(demo_market(days=20), seed=2)["us-west-2a"]
-    forecast = make("auto", "availability").fit(series).predict(100)
-    assert np.array_equal(forecast.mean, forecast.level(0.5))
-    assert set(np.unique(forecast.mean)) <= set(range(17))
+    auto = make("auto", "availability").fit(series)
+    forecast = auto.predict(100)
+    assert (auto.chosen, auto.chosen_line) == ("hazard", "persistence")
+    assert np.array_equal(forecast.mean, np.full(100, series.availability[-1]))
+    assert np.array_equal(forecast.quantiles, make("hazard").fit(series).predict(100).quantiles)
+    auto.update(0)
+    assert auto.predict(2).mean.tolist() == [0, 0]
 
 
 def test_origins_leave_a_whole_horizon_behind_them():
