@@ -6,6 +6,7 @@ import secrets
 import tempfile
 import zlib
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
@@ -64,6 +65,13 @@ def embedded_redis_url(folder: Path) -> str:
         name = f"counterflow-{os.getuid()}-{zlib.crc32(str(folder).encode()):08x}"
         path = Path(tempfile.gettempdir()) / name / "valkey.sock"
     return f"unix://{path}?db=0"
+
+
+def database_number(redis_url: str) -> str:
+    """The numbered database in a Redis address, as text: `0` where none is named."""
+    parts = urlsplit(redis_url)
+    named = parse_qs(parts.query).get("db") or ([] if parts.scheme == "unix" else [parts.path.strip("/")])
+    return named[0] if named and named[0] else "0"
 
 
 def package_dir(name: str) -> Path:

@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import redis
 from django.conf import settings
@@ -15,8 +15,6 @@ from django.views.decorators.http import require_safe
 
 from jobs.selectors.operations import heartbeat_ages_s
 
-QUEUES = ("control", "urgent", "clock")
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -24,7 +22,7 @@ class Finding:
 
     ok: bool
     text: str
-    silent: tuple[str, ...] = ()
+    data: dict[str, object] = field(default_factory=dict)
 
 
 @never_cache
@@ -43,9 +41,7 @@ def ready(request: HttpRequest) -> JsonResponse:
         started = time.perf_counter()
         finding = check()
         took_ms = round((time.perf_counter() - started) * 1000, 1)
-        body[name] = {"ok": finding.ok, "text": finding.text, "took_ms": took_ms}
-        if finding.silent:
-            body[name]["silent"] = finding.silent
+        body[name] = {"ok": finding.ok, "text": finding.text, "took_ms": took_ms, **finding.data}
     ok = all(check["ok"] for check in body.values())
     response = JsonResponse({"status": "ok" if ok else "failing", "checks": body}, status=200 if ok else 503)
     response._has_been_logged = True  # type: ignore[attr-defined]  # who asks is told; a probe must not fill the log
@@ -75,18 +71,22 @@ def check_redis() -> Finding:
 
 
 def check_queues() -> Finding:
-    """Each queue carried a heartbeat from beat through the broker to a worker within the last minute."""
+    """Each queue carried a heartbeat from beat through the broker to a worker not long ago."""
     try:
-        ages_s = heartbeat_ages_s(now=timezone.now())
+        known = heartbeat_ages_s(now=timezone.now())
     except DatabaseError as error:
         return Finding(False, f"heartbeats cannot be read: {_first_line(error)}")
-    limit_s = settings.HEARTBEAT_MAX_AGE_S
-    silent = [name for name in QUEUES if ages_s.get(f"queue:{name}", float("inf")) > limit_s]
+    limits_s: dict[str, int] = settings.HEARTBEAT_MAX_AGE_S
+    ages_s = {queue: known.get(f"queue:{queue}") for queue in limits_s}
+    silent = [queue for queue, age_s in ages_s.items() if age_s is None or age_s > limits_s[queue]]
+    data: dict[str, object] = {
+        "ages_s": {queue: None if age_s is None else round(age_s, 1) for queue, age_s in ages_s.items()}
+    }
     if silent:
-        text = f"no heartbeat for {limit_s} s through {', '.join(silent)}: do beat and workers run?"
-        return Finding(False, text, tuple(silent))
-    oldest_s = max(ages_s[f"queue:{name}"] for name in QUEUES)
-    return Finding(True, f"oldest heartbeat {oldest_s:.0f} s ago")
+        waited = f"{min(limits_s[queue] for queue in silent)} s"
+        text = f"no heartbeat for {waited} through {', '.join(silent)}: do beat and workers run?"
+        return Finding(False, text, {**data, "silent": silent})
+    return Finding(True, f"oldest heartbeat {max(age for age in ages_s.values() if age is not None):.0f} s ago", data)
 
 
 def check_disk() -> Finding:

@@ -92,9 +92,9 @@ class StateCollector:
         client = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2)
         try:
             for queue in CELERY_QUEUES:
-                gauge.add_metric(["celery", queue], client.llen(f"counterflow:celery:{queue}"))
+                gauge.add_metric(["celery", queue], client.llen(f"{settings.REDIS_NAMESPACE}:celery:{queue}"))
             for queue in DRAMATIQ_QUEUES:
-                gauge.add_metric(["dramatiq", queue], client.llen(f"counterflow:dramatiq:{queue}"))
+                gauge.add_metric(["dramatiq", queue], client.llen(f"{settings.REDIS_NAMESPACE}:dramatiq:{queue}"))
         finally:
             client.close()
         return [gauge]

@@ -17,6 +17,7 @@ SCHEDULE: dict[str, Tick] = {
     "heartbeat_control": Tick("workers.heartbeat.beat", 10, "control"),
     "heartbeat_urgent": Tick("workers.heartbeat.beat", 10, "urgent"),
     "heartbeat_clock": Tick("workers.heartbeat.beat", 10, "clock"),
+    "heartbeat_dramatiq": Tick("workers.heartbeat.beat_dramatiq", 10),
     "watch": Tick("workers.watch", 2),
     "sweep": Tick("workers.sweep", 3),
     "rules": Tick("workers.rules", 3),

@@ -32,7 +32,7 @@ def celery_conf(redis_url: str) -> dict[str, Any]:
         "broker_transport_options": {
             # Short, because a redelivered command finds its lease taken or its work done: the row decides, not the queue.
             "visibility_timeout": 300,
-            "global_keyprefix": "counterflow:celery:",
+            "global_keyprefix": f"{settings.REDIS_NAMESPACE}:celery:",
             "socket_timeout": 20,
             "socket_connect_timeout": 3,
             "health_check_interval": 10,

@@ -17,7 +17,7 @@ from dramatiq import Broker
 from dramatiq.brokers.redis import RedisBroker
 from dramatiq.brokers.stub import StubBroker
 
-ACTOR_MODULES = ("workers.augmentation.actors", "workers.notify")
+ACTOR_MODULES = ("workers.pulse", "workers.augmentation.actors", "workers.notify")
 QUEUES = ("high", "normal", "low")
 
 if not apps.ready and not apps.loading:
@@ -27,7 +27,7 @@ broker: Broker
 if settings.REDIS_URL.startswith("memory:"):  # under pytest without a server: messages stay in this process
     broker = StubBroker()
 else:
-    broker = RedisBroker(url=settings.REDIS_URL, namespace="counterflow:dramatiq")
+    broker = RedisBroker(url=settings.REDIS_URL, namespace=f"{settings.REDIS_NAMESPACE}:dramatiq")
 dramatiq.set_broker(broker)
 for queue in QUEUES:
     broker.declare_queue(queue)

@@ -3,17 +3,33 @@
 A worker that is up but no longer consumes (as after a broker restart) shows as an old heartbeat and nowhere else.
 """
 
+import dramatiq
+import structlog
 from django.utils import timezone
 
 from jobs.services.operations import heartbeat_record, periodic_runs_prune
 from workers.celery_app import app
 from workers.periodic import once_per_slot
 
+logger = structlog.get_logger(__name__)
+
 
 @app.task(name="workers.heartbeat.beat")
 def beat(queue: str) -> None:
     """Record that a worker of `queue` was reached."""
     heartbeat_record(name=f"queue:{queue}", now=timezone.now())
+
+
+@app.task(name="workers.heartbeat.beat_dramatiq")
+def beat_dramatiq() -> None:
+    """Send the heartbeat on through Dramatiq; one that cannot be sent is missed where it would have arrived."""
+    from workers.dramatiq_app import broker
+    from workers.pulse import pulse
+
+    try:
+        broker.enqueue(pulse.message())
+    except dramatiq.ConnectionError as error:
+        logger.warning("pulse_failed", error=str(error))
 
 
 @app.task(name="workers.heartbeat.prune_periodic_runs")

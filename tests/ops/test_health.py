@@ -11,7 +11,7 @@ from jobs.services.operations import heartbeat_record
 from tests.services import EmbeddedValkey, free_port
 
 pytestmark = pytest.mark.django_db
-QUEUES = ("control", "urgent", "clock")
+QUEUES = ("control", "urgent", "clock", "dramatiq")
 
 
 def beat_all(age_s: float = 0.0) -> None:

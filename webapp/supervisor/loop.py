@@ -21,7 +21,6 @@ from webapp.supervisor.valkey import answers, make_folders, socket_path
 
 POLL_S = 0.1
 HEALTH_EVERY_S = 15.0
-SILENT_AFTER_S = 120.0  # a program this old whose queue gave no heartbeat for a minute is started again
 LOG_MAX_BYTES = 20 * 2**20
 STRAYS_GRACE_S = 10.0
 
@@ -38,6 +37,26 @@ def last_words(child: Child, status: int) -> str:
         file.seek(max(0, child.log.stat().st_size - 2000))
         lines = file.read().decode(errors="replace").strip().splitlines()
     return f" (more in {child.log}): {lines[-1]}" if lines else ""
+
+
+def silent_children(children: list[Child], ages_s: dict[str, float | None]) -> list[Child]:
+    """Programs without a heartbeat for longer than they may be busy; beat itself, if every queue is silent.
+
+    `ages_s` is the age of each queue's last heartbeat, None if there was none. A program that is younger than its
+    limit, or than beat's, had no chance yet.
+    """
+    beat = next((child for child in children if child.name == "beat"), None)
+    if beat is None or not ages_s:
+        return []
+    workers = [child for child in children if child.program.queue in ages_s]
+
+    def is_silent(child: Child) -> bool:
+        age_s = ages_s[child.program.queue or ""]
+        limit_s = child.program.silent_s
+        return (age_s is None or age_s > limit_s) and min(child.age_s(), beat.age_s()) > limit_s
+
+    silent = [child for child in workers if is_silent(child)]
+    return [beat] if silent and len(silent) == len(workers) else silent
 
 
 class Supervisor:
@@ -138,16 +157,14 @@ class Supervisor:
             say("the guardian process ended and was started again")
 
     def look_at_health(self) -> None:
-        """Start a worker again that is up but lets no heartbeat through, and keep logs from filling the disk."""
+        """Start a program again that is up but lets no heartbeat through, and keep logs from filling the disk."""
         for child in self.children:
             self.rotate(child.log)
-        health = self.get_json("/health/ready")
-        silent = health.get("checks", {}).get("queues", {}).get("silent", []) if health else []
-        beat_age_s = min((child.age_s() for child in self.children if child.name == "beat"), default=0.0)
-        for child in self.children:
-            if child.program.queue in silent and min(child.age_s(), beat_age_s) > SILENT_AFTER_S:
-                say(f"{child.name} is up but its queue gives no heartbeat; it is started again")
-                child.signal(signal.SIGKILL)
+        health = self.get_json("/health/ready") or {}
+        ages_s = health.get("checks", {}).get("queues", {}).get("ages_s", {})
+        for child in silent_children(self.children, ages_s):
+            say(f"{child.name} is up but no heartbeat comes through; it is started again")
+            child.signal(signal.SIGKILL)
 
     def rotate(self, log: Path) -> None:
         """Keep one older log. Children append to the open file, so copying and emptying it is safe."""

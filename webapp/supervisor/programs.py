@@ -17,7 +17,8 @@ class Program:
     stop_phase: int
     grace_s: float
     env: dict[str, str] = field(default_factory=dict)
-    queue: str | None = None  # the queue whose heartbeat shows that this program works
+    queue: str | None = None  # the queue whose heartbeat shows that this program works,
+    silent_s: float = 300.0  # and after how long without one it is started again (a busy program is silent, too)
 
 
 def _celery(*words: str) -> list[str]:
@@ -35,7 +36,15 @@ def _dramatiq() -> Program:
     options = ["--processes", "1", "--threads", threads, "--skip-logging", "--worker-shutdown-timeout", "8000"]
     argv = [sys.executable, "-m", "dramatiq", "workers.dramatiq_app", *options]
     # Few messages in advance: what is fetched early stands in front of what is urgent and comes later.
-    return Program("dramatiq", argv, stop_phase=0, grace_s=12, env={"dramatiq_queue_prefetch": threads})
+    return Program(
+        "dramatiq",
+        argv,
+        stop_phase=0,
+        grace_s=12,
+        env={"dramatiq_queue_prefetch": threads},
+        queue="dramatiq",
+        silent_s=900,
+    )
 
 
 def valkey_program() -> Program | None:
