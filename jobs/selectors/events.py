@@ -9,7 +9,22 @@ from django.db.models import QuerySet
 from jobs.access import Viewer, visible
 from jobs.models import Event, Team
 
-NOUNS = ("job", "attempt", "decision", "command", "directive", "augmentation", "snapshot", "dataset", "shard", "rule", "member", "token", "team")  # fmt: skip
+NOUNS = (
+    "job",
+    "attempt",
+    "decision",
+    "command",
+    "directive",
+    "augmentation",
+    "snapshot",
+    "dataset",
+    "shard",
+    "upload",
+    "rule",
+    "member",
+    "token",
+    "team",
+)
 
 
 def events_listed(*, viewer: Viewer, team: Team, noun: str = "", job: Any = None, text: str = "") -> QuerySet[Event]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -16,16 +16,18 @@ from tests.services import chromium_path, free_port, require_service, wait_until
 
 @dataclass
 class Site:
-    """The server's address, and a fresh page of a browser that has been told to fail on script errors."""
+    """The server's address, and a browser to look at it."""
 
     url: str
     browser: Any
+    pages: list[Any] = field(default_factory=list)
 
     def page(self, width: int = 1280, height: int = 900, **options: Any) -> tuple[Any, list[str]]:
         """A page in a browser context of its own, and the list its errors are written to."""
         context = self.browser.new_context(viewport={"width": width, "height": height}, **options)
-        context.set_default_timeout(30_000)
+        context.set_default_timeout(60_000)
         page, errors = context.new_page(), []
+        self.pages.append(page)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
         return page, errors
@@ -50,4 +52,7 @@ def site(transactional_db: None, redis_url: str, monkeypatch: pytest.MonkeyPatch
         )
         assert process.poll() is None, (settings.VAR_DIR / f"server-{port}.log").read_text()[-4000:]
         with chromium(str(executable)) as browser:
-            yield Site(f"http://127.0.0.1:{port}", browser)
+            site = Site(f"http://127.0.0.1:{port}", browser)
+            yield site
+            for number, page in enumerate(site.pages):  # what was to be seen at the end; of use after a failure
+                page.screenshot(path=settings.VAR_DIR / f"last-{number}.png")

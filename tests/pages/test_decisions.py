@@ -37,7 +37,10 @@ def test_edited_arguments_inside_the_range_are_what_is_carried_out() -> None:
     assert (decision.args["count"], decision.args["method"]) == (50, "eda")
 
 
-@pytest.mark.parametrize(("name", "value", "told"), [("count", "100000", "1000"), ("count", "", "required"), ("method", "magic", "not one of")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [("count", "100000", "1000"), ("count", "", "required"), ("method", "magic", "not one of")],
+)
 def test_edited_arguments_outside_the_range_are_refused_with_what_would_work(name: str, value: str, told: str) -> None:
     cast, _, decision = small_world()
     data = {"edited": "1", "edit-count": "50", "edit-method": "eda", f"edit-{name}": value}

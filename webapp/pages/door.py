@@ -67,7 +67,7 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
 
 def enter(request: PageRequest) -> bool:
     """Find the person's teams and stand in one of them; False without any."""
-    members = list(Member.objects.filter(user_id=request.user.pk).select_related("team").order_by("id"))
+    members = list(Member.objects.filter(user=request.user).select_related("team").order_by("id"))
     request.viewer = PageViewer(request.user, members=members)
     if not members:
         return False

@@ -71,7 +71,7 @@ def _create(request: PageRequest, form: JobForm) -> str:
 @page
 def job(request: PageRequest, key: uuid.UUID) -> HttpResponse:
     row = fetch_in_team(request, Job.objects.select_related("team", "dataset", "created_by"), key, team="team")
-    context = {"nav": "jobs", "job": row, "heatmap": ["partials/heatmap.html", "partials/heatmap_missing.html"]}
+    context = {"nav": "jobs", "job": row}
     return render(request, "pages/job.html", context | job_page(job=row, now=timezone.now()))
 
 

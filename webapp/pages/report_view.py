@@ -9,7 +9,7 @@ TIMES = ("submitted_at", "started_at", "ended_at", "deadline", "written_at", "pr
 
 
 def report_view(report: dict[str, Any]) -> dict[str, Any]:
-    """Context: `report` with datetimes for its time stamps, `shards` by their change (those that rose first), `most_loss` for bars."""
+    """Context: `report` with datetimes for its time stamps, and `report_shards`, those that rose most first."""
     if not report:
         return {"report": {}}
     view = _with_times(report)

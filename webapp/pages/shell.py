@@ -35,7 +35,7 @@ NAV = (
     NavItem("Team", "team", "team"),
 )
 
-STYLES = [
+STYLES = [  # in this order; `small` overrides the others
     "variables",
     "base",
     "shell",
@@ -50,7 +50,6 @@ STYLES = [
     "form",
     "notice",
     "chart",
-    "heat",
     "small",
 ]
 

@@ -112,7 +112,7 @@ def _tokens(request: PageRequest, form: TokenForm | None = None, status: int = 2
     everything = request.GET.get("show") == "all"
     rows = tokens_listed(team=request.team, now=timezone.now(), everything=everything)
     if not may(request, "admin"):
-        rows = rows.filter(user_id=request.user.pk)
+        rows = rows.filter(user=request.user)
     rows = rows[:200]
     context = {
         "nav": "team",

@@ -89,6 +89,17 @@ def until(at: dt.datetime | None) -> str:
 
 
 @register.filter
+def log_line(text: str) -> str:
+    """A line of a log with its leading ISO time on the team's clock, to the second."""
+    stamp, _, rest = text.partition(" ")
+    try:
+        at = dt.datetime.fromisoformat(stamp)
+    except ValueError:
+        return text
+    return f"{timezone.localtime(at):%H:%M:%S} {rest}" if at.tzinfo else text
+
+
+@register.filter
 def words(name: Any) -> str:
     """`augment_shard` -> `augment shard`."""
     return str(name).replace("_", " ")

@@ -15,7 +15,8 @@ class EditForm(PageForm):
     """One field for each argument that `decision.allowed` opens; its range is its hint and its check."""
 
     def __init__(self, decision: Decision, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, prefix="edit", **kwargs)
+        kwargs["prefix"] = "edit"
+        super().__init__(*args, **kwargs)
         for name, allowed in decision.allowed.items():
             self.fields[name] = argument_field(name, allowed, decision.args.get(name))
 

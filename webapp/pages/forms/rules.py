@@ -51,7 +51,8 @@ class RuleForm(PageForm):
             "min_role": rule.min_role if rule.min_role in ANSWERERS else ANSWERERS[0],
             **rule.limits,
         }
-        super().__init__(*args, initial=initial, **kwargs)
+        kwargs["initial"] = initial
+        super().__init__(*args, **kwargs)
         for name, (label, hint) in LABELS.items():
             self.fields[name].label, self.fields[name].help_text = label, hint
 

@@ -1,0 +1,129 @@
+"""Pictures of every page in every size and theme: `python -m tests.browser.pictures FOLDER`.
+
+Starts its own server, database and Valkey in a temporary folder with the sample world, so the pictures are the same everywhere and
+touch nobody's data. Needs Chromium. Says which pages are wider than their window.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+PASSWORD = "sample pictures only"
+WIDTHS, THEMES = (1440, 1280, 390), ("light", "dark")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="counterflow-pictures-") as folder:
+        os.environ |= {
+            "COUNTERFLOW_VAR_DIR": folder,
+            "DATABASE_URL": f"sqlite:///{folder}/pictures.sqlite3",
+            "DJANGO_SETTINGS_MODULE": "webapp.settings",
+        }
+        take(Path(folder), arguments.folder)
+    return 0
+
+
+def take(folder: Path, pictures: Path) -> None:
+    """Build the world, serve it, photograph it."""
+    from tests.services import EmbeddedValkey, chromium_path, free_port, wait_until
+
+    executable = chromium_path()
+    if executable is None:
+        raise SystemExit("Chromium is missing: install Debian's package chromium.")
+    valkey = EmbeddedValkey(folder)
+    valkey.start()
+    os.environ["REDIS_URL"] = valkey.url
+    try:
+        world = build_world()
+        from tests.browser.server import answers, chromium, running_server
+
+        port = free_port()
+        with running_server(port, COUNTERFLOW_VAR_DIR=str(folder)), chromium(executable) as browser:
+            wait_until(lambda: answers(port), within_s=60, what="the server answers", every_s=0.3)
+            photograph(browser, f"http://127.0.0.1:{port}", world, pictures)
+    finally:
+        valkey.stop()
+
+
+def build_world() -> Any:
+    import django
+
+    django.setup()
+    from django.core.management import call_command
+
+    from tests.browser.sample_data import build
+
+    call_command("migrate", verbosity=0)
+    return build(password=PASSWORD, num_many=1500)
+
+
+def pages_of(world: Any) -> dict[str, str]:
+    """Name of a picture -> address."""
+    from jobs.models import Decision, Shard
+
+    job = world.jobs["clinqa-8b-sft"]
+    shard = Shard.objects.get(dataset=world.dataset, key="neuro_002")
+    done = Decision.objects.filter(job=job, outcome_at__isnull=False).first()
+    assert done
+    return {
+        "overview": "/",
+        "jobs": "/jobs/",
+        "job": f"/jobs/{job.uuid}/",
+        "job-failed": f"/jobs/{world.jobs['kids-safety-3b-sft'].uuid}/",
+        "job-report": f"/jobs/{world.jobs['triage-router-1b-sft'].uuid}/report/",
+        "job-new": "/jobs/new/",
+        "decisions": "/decisions/",
+        "decision-done": f"/decisions/{done.uuid}/",
+        "datasets": "/datasets/",
+        "dataset": f"/datasets/{world.dataset.uuid}/",
+        "dataset-upload": f"/datasets/{world.dataset.uuid}/upload/",
+        "shard": f"/shards/{shard.uuid}/",
+        "rules": "/rules/",
+        "rule": "/rules/augment_shard/",
+        "events": "/events/",
+        "team": "/team/",
+        "tokens": "/team/tokens/",
+    }
+
+
+def photograph(browser: Any, url: str, world: Any, pictures: Path) -> None:
+    pages = pages_of(world)
+    pictures.mkdir(parents=True, exist_ok=True)
+    for width in WIDTHS:
+        for theme in THEMES:
+            shoot(browser, url, world, pages, width, theme, pictures)
+    print(f"wrote {len(pages) * len(WIDTHS) * len(THEMES)} pictures to {pictures}")
+
+
+def shoot(browser: Any, url: str, world: Any, pages: dict[str, str], width: int, theme: str, folder: Path) -> None:
+    """Sign in and photograph each page; a page wider than its window is reported."""
+    context = browser.new_context(viewport={"width": width, "height": 1100}, timezone_id="Europe/Paris", locale="en-GB")
+    context.set_default_timeout(60_000)
+    context.add_cookies([{"name": "theme", "value": theme, "url": url}])
+    page = context.new_page()
+    page.goto(f"{url}/accounts/login/")
+    page.fill("[name=login]", world.people["admin"].email)
+    page.fill("[name=password]", PASSWORD)
+    page.click("main button.primary")
+    page.wait_for_url(f"{url}/")
+    for name, path in pages.items():
+        page.goto(url + path)
+        page.wait_for_load_state("load")
+        page.wait_for_timeout(1500 if name.startswith("job") else 300)  # the chart draws after its data has come
+        over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        if over > 0:
+            print(f"{name}-{theme}-{width}: {over} px wider than the window", file=sys.stderr)
+        page.screenshot(path=folder / f"{name}-{theme}-{width}.png", full_page=True)
+    context.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
