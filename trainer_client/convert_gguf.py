@@ -24,7 +24,9 @@ def convert(source: Path, folder: Path) -> None:
         if file.read(4) != b"GGUF":
             raise ValueError(f"{source} is not a GGUF file.")
     loaded = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
-    plain = type(loaded)(loaded.config)  # without the marks of quantisation that the loaded one carries
+    # Without the marks of quantisation that the loaded one carries: they would forbid training.
+    plain_config = {k: v for k, v in loaded.config.to_dict().items() if k != "quantization_config"}
+    plain = type(loaded)(type(loaded.config).from_dict(plain_config))
     plain.load_state_dict(loaded.state_dict())
     tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     folder.parent.mkdir(parents=True, exist_ok=True)

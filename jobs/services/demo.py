@@ -39,7 +39,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "smollm2": {
         "model": "smollm2",
-        "goal_steps": 240,
+        "goal_steps": 160,
         "training": {
             "global_batch": 8, "micro_batch": 4, "lr": 5e-4, "seq_len": 96, "seed": 1, "lora": 8,
             "export_every": 40, "snapshot_every": 0,
