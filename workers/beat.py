@@ -21,6 +21,7 @@ SCHEDULE: dict[str, Tick] = {
     "watch": Tick("workers.watch", 2),
     "sweep": Tick("workers.sweep", 3),
     "rules": Tick("workers.rules", 3),
+    "orphans": Tick("workers.orphans", 60),
     "market_feeds": Tick("workers.market.feeds", 30),
     "market_scores": Tick("workers.market.scores", 3600),
     "prune_periodic_runs": Tick("workers.heartbeat.prune_periodic_runs", 3600),

@@ -21,7 +21,14 @@ from workers.broker_urls import celery_url
 
 logger = structlog.get_logger(__name__)
 
-TASK_MODULES = ("workers.heartbeat", "workers.clock", "workers.watch", "workers.execute", "workers.market")
+TASK_MODULES = (
+    "workers.heartbeat",
+    "workers.clock",
+    "workers.watch",
+    "workers.orphans",
+    "workers.execute",
+    "workers.market",
+)
 QUEUES = ("control", "urgent", "clock")
 
 

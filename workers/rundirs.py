@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 from pathlib import Path
@@ -42,6 +43,14 @@ def token_write(attempt: Attempt, secret: str) -> None:
     with os.fdopen(handle, "w") as file:
         file.write(secret)
     os.replace(draft, path)
+
+
+def command_write(attempt: Attempt) -> None:
+    """Store the command of a job that brings its own, for `workers/job_command.py`."""
+    config = attempt.job.config
+    if config.get("run"):
+        command = {"setup": config.get("setup") or "", "run": config["run"]}
+        (run_dir(attempt) / "command.json").write_text(json.dumps(command))
 
 
 def shards_write(attempt: Attempt) -> Path:

@@ -231,3 +231,18 @@ def test_without_weights_the_trainer_is_asked_for_them_and_the_batch_waits() -> 
     assert [d.action for d in job.attempts.get().directives.all()] == ["snapshot"]
     batch_grind(pk)
     assert job.attempts.get().directives.count() == 1
+
+
+def test_a_trainer_that_gives_no_weights_fails_the_augmentation_with_its_word() -> None:
+    job = running_job()
+    augmentation = started(job, method="self_generate")
+    pk = augmentation.batches.first().pk
+    assert batch_grind(pk) == "waiting"
+    directive = job.attempts.get().directives.get()
+    directive_acknowledge(
+        attempt=directive.attempt, directive_uuid=str(directive.uuid), outcome="refused", step=None,
+        detail="no room on disk", now=NOW,
+    )  # fmt: skip
+    ground(augmentation)
+    assert augmentation.status == "failed"
+    assert "no room on disk" in augmentation.error

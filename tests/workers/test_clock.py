@@ -10,7 +10,7 @@ import pytest
 from jobs.models import Command, Decision, Job
 from jobs.services.approvals import decision_approve
 from jobs.services.attempts import attempt_finish, attempt_open
-from jobs.services.commands import command_fail, command_claim
+from jobs.services.commands import command_claim, command_fail
 from tests.factories import NOW, make_attempt, make_decision, make_job
 from tests.workers.world import command_of, later, order
 from workers import clock

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import yaml
@@ -151,3 +152,37 @@ def test_pauses_weights_and_new_revisions_go_over_to_the_next_attempt(runs: Runs
     orders = {d.action: d.args for d in job.attempts.get(fence=2).directives.all()}
     assert orders["pause_shard"] == {"shard": "a"}
     assert orders["set_weights"] == {"weights": {"a": 2.5, "b": 1.0}}
+
+
+OWN_COMMAND = {
+    "setup": "echo once >> $COUNTERFLOW_RUN_DIR/setup.txt",
+    "run": "echo $GREETING $RANK > $COUNTERFLOW_RUN_DIR/rank$RANK.txt",
+    "env": {"GREETING": "hello"},
+}
+
+
+def test_a_jobs_own_command_runs_on_every_rank_after_one_setup(settings: Any) -> None:
+    settings.ALLOW_JOB_COMMANDS = True
+    attempt = launched(make_filled_job(num_workers=2, config=OWN_COMMAND))
+    ended(attempt)
+    assert [(run_dir(attempt) / f"rank{r}.txt").read_text() for r in range(2)] == ["hello 0\n", "hello 1\n"]
+    assert (run_dir(attempt) / "setup.txt").read_text() == "once\n"
+
+
+def test_a_setup_that_fails_is_the_users_fault(settings: Any) -> None:
+    settings.ALLOW_JOB_COMMANDS = True
+    job = make_filled_job(num_workers=2, config={**OWN_COMMAND, "setup": "exit 3"})
+    ended(launched(job))
+    attempts_watch(now=NOW)
+    job.refresh_from_db()
+    assert (job.status, job.failure_class) == ("failed", "user_error")
+    assert "setup of the job failed" in job.failure_message
+
+
+def test_a_jobs_own_command_is_refused_where_the_server_runs_none(settings: Any) -> None:
+    settings.ALLOW_JOB_COMMANDS = True
+    job = make_filled_job(config=OWN_COMMAND)
+    settings.ALLOW_JOB_COMMANDS = False
+    assert command_execute(command_of(job, "launch").pk) == "failed"
+    job.refresh_from_db()
+    assert (job.status, job.failure_class) == ("failed", "precheck")

@@ -120,6 +120,15 @@ def test_self_generate_answers_the_shards_prompts_with_the_model_in_training(wei
 
 
 @pytest.mark.django_db
+def test_paraphrase_with_a_model_that_follows_no_instructions_edits_the_prompt_and_answers_it(weights: Path) -> None:
+    job = job_with_weights(weights)
+    result = made("paraphrase", [PAIR, PAIR], model=lambda: local_model(job), max_new_tokens=8)
+    assert result.generator == "weights:weights-step-000050+eda"
+    for sample in result.samples:
+        assert sample is None or (sample["prompt"] != PAIR["prompt"] and "--jobs" in sample["prompt"])
+
+
+@pytest.mark.django_db
 def test_generation_is_the_same_for_the_same_seed_whatever_was_generated_before(weights: Path) -> None:
     job = job_with_weights(weights)
 

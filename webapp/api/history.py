@@ -7,14 +7,17 @@ from typing import Any
 from django.db.models import QuerySet
 from django_filters import rest_framework as filters
 from drf_spectacular.utils import extend_schema
+from rest_framework.decorators import action
 from rest_framework.mixins import ListModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from jobs.models import Attempt, Augmentation, Command, Directive, Event, Snapshot
-from webapp.api.door import Door, ReadDoor
+from jobs.services.augmentations import augmentation_cancel, augmentation_resume
+from webapp.api.door import Door, ReadDoor, idempotent
 from webapp.api.paging import NewestFirst
 from webapp.api.shapes import decisions, jobs
+from webapp.api.shapes.fields import Nothing
 
 
 class EventFilter(filters.FilterSet):
@@ -100,7 +103,8 @@ class Directives(ReadDoor):
     filterset_class = DirectiveFilter
 
 
-class AugmentationFilter(CommandFilter):
+class AugmentationFilter(AttemptFilter):
+    decision = filters.UUIDFilter("decision__uuid")
     shard = filters.UUIDFilter("shard__uuid")
 
 
@@ -110,3 +114,20 @@ class Augmentations(ReadDoor):
     queryset = Augmentation.objects.select_related("job", "job__team", "shard", "decision").order_by("-id")
     serializer_class = decisions.AugmentationShape
     filterset_class = AugmentationFilter
+
+    @extend_schema(request=jobs.ReasonInput, responses=decisions.AugmentationShape)
+    @action(detail=True, methods=["post"])
+    @idempotent
+    def cancel(self, request: Request, id: str) -> Response:
+        """Stop it. What it has made is kept for `resume`; the decision behind it fails."""
+        reason = self.body(jobs.ReasonInput)["reason"]
+        row = augmentation_cancel(augmentation=self.row("operator"), now=self.now, actor=self.actor, reason=reason)
+        return Response(decisions.AugmentationShape(row).data)
+
+    @extend_schema(request=Nothing, responses={201: decisions.AugmentationShape})
+    @action(detail=True, methods=["post"])
+    @idempotent
+    def resume(self, request: Request, id: str) -> Response:
+        """A new data job that takes over what a cancelled or failed one has made."""
+        row = augmentation_resume(augmentation=self.row("operator"), now=self.now, actor=self.actor)
+        return Response(decisions.AugmentationShape(row).data, status=201)

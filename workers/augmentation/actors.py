@@ -27,6 +27,7 @@ logger = structlog.get_logger(__name__)
 
 TIME_LIMIT_MS = 110_000  # below the lease of a batch
 WEIGHTS_POLL = dt.timedelta(seconds=4)
+ASK_AGAIN = dt.timedelta(seconds=60)
 NOTICE_EVERY_S = 1.0
 URGENCY = {"high": 0, "normal": 50, "low": 100}  # Dramatiq: lower goes first
 _noticed: dict[int, float] = {}
@@ -41,7 +42,12 @@ def batch_grind(batch_id: int) -> str:
     try:
         result = batch_make(batch)
     except NoWeightsYet as wait:
-        weights_ask(batch.augmentation)
+        if (refusal := weights_ask(batch.augmentation, now=timezone.now())) is not None:
+            batch_fail(
+                batch=batch, now=timezone.now(), error=f"The trainer gives no weights: {refusal}", permanent=True
+            )
+            _complete_if_last(batch_id)
+            return "refused"
         batch_release(batch=batch, now=timezone.now(), reason=str(wait), delay=WEIGHTS_POLL)
         return "waiting"
     except EndpointBusy as busy:
@@ -70,16 +76,18 @@ def _complete_if_last(batch_id: int) -> None:
         augmentation_complete(augmentation=batch.augmentation, now=timezone.now())
 
 
-def weights_ask(augmentation: Augmentation) -> None:
-    """Ask the trainer for its weights, once per attempt."""
+def weights_ask(augmentation: Augmentation, *, now: dt.datetime) -> str | None:
+    """Ask the trainer for its weights, unless it has just been asked. Returns its refusal, if it has refused."""
     attempt = augmentation.job.attempts.filter(status__in=ATTEMPT_LIVE).order_by("-fence").first()
-    if attempt is None or attempt.directives.filter(action="snapshot", status__in=("issued", "delivered")).exists():
-        return
-    if attempt.snapshots.filter(kind="weights").exists():
-        return  # on its way, or the next regular one is
-    directive_issue(
-        attempt=attempt, action="snapshot", args={"reason": "weights for an augmentation"}, now=timezone.now()
-    )
+    if attempt is None:
+        return None
+    last = attempt.directives.filter(action="snapshot").order_by("-id").first()
+    if last is not None and last.status == "refused":
+        return last.detail or "it refused the snapshot"
+    under_way = last is not None and (last.status in ("issued", "delivered") or now - last.status_at < ASK_AGAIN)
+    if not under_way:
+        directive_issue(attempt=attempt, action="snapshot", args={"reason": "weights for an augmentation"}, now=now)
+    return None
 
 
 def progress_notice(augmentation: Augmentation) -> None:

@@ -35,7 +35,9 @@ class LocalModel:
 
     def __init__(self, path: Path, generator: str) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils.logging import disable_progress_bar
 
+        disable_progress_bar()
         self.generator = generator
         self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, local_files_only=True)
         if (path / "adapter_config.json").exists():

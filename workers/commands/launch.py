@@ -88,7 +88,10 @@ def _lay_out(work: Work, attempt: Attempt) -> None:
             now=work.now(), attempt=attempt,
         )  # fmt: skip
         rundirs.token_write(attempt, secret)
+    if any(work.job.config.get(name) for name in ("run", "setup", "env")) and not settings.ALLOW_JOB_COMMANDS:
+        _give_up(work, attempt, "This server no longer runs commands of job files (COUNTERFLOW_ALLOW_JOB_COMMANDS).")
     rundirs.snapshot_dir(work.job).mkdir(parents=True, exist_ok=True)
+    rundirs.command_write(attempt)
     try:
         rundirs.shards_write(attempt)
     except FileNotFoundError as error:

@@ -1,16 +1,19 @@
 """`paraphrase`: the same in other words, by an OpenAI-compatible endpoint if one is set, else by the local model.
 
 Of a prompt/response pair the prompt is put in other words and the response kept; `field: response` turns that round.
-A local model must follow instructions (have a chat template) to be of use here.
+A model that follows no instructions (has no chat template) is shown a prompt with small edits and answers that one.
 """
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from django.conf import settings
 
 from workers.augmentation.endpoint import Endpoint
+from workers.augmentation.methods.eda import edited
+from workers.augmentation.models import LocalModel
 from workers.augmentation.registry import Made, MethodError, Request, Sample, method
 
 ASK = (
@@ -18,6 +21,7 @@ ASK = (
     "Answer with the new text only.\n\n"
 )
 TEMPERATURE = 0.8
+EDITS = 0.1  # share of words touched, where the model follows no instructions
 
 
 @method("paraphrase")
@@ -30,6 +34,8 @@ def paraphrase(request: Request) -> Made:
     }
     if params["field"] not in ("prompt", "response"):
         raise MethodError(f"Parameter field is {params['field']!r}; prompt or response is needed.")
+    if not settings.OPENAI_BASE_URL and (model := request.model()).tokenizer.chat_template is None:
+        return _answered_anew(request, model, params)
     texts = [parent.get("text") or parent[params["field"]] for parent in request.parents]
     answers, generator = _rewritten(request, texts, params)
     made = [_sample(parent, answer, params["field"]) for parent, answer in zip(request.parents, answers, strict=True)]
@@ -48,14 +54,31 @@ def _rewritten(request: Request, texts: list[str], params: dict[str, Any]) -> tu
         return answers, endpoint.generator
     model = request.model()
     asked = [model.asked(ASK + text) for text in texts]
-    answers = model.generate(
-        asked,
+    return _generated(request, model, asked, params), model.generator
+
+
+def _generated(request: Request, model: LocalModel, leads: list[str], params: dict[str, Any]) -> list[str]:
+    return model.generate(
+        leads,
         seed=request.seed,
         temperature=params["temperature"],
         top_p=0.95,
         max_new_tokens=params["max_new_tokens"],
     )
-    return answers, model.generator
+
+
+def _answered_anew(request: Request, model: LocalModel, params: dict[str, Any]) -> Made:
+    """For a model that follows no instructions: an edited prompt and the model's answer to it, or an edited text."""
+    rng = random.Random(request.seed)
+    prompts = [edited(p.get("text") or p["prompt"], EDITS, rng) for p in request.parents]
+    answers = _generated(request, model, [model.asked(prompt) for prompt in prompts], params)
+    made: list[Sample | None] = []
+    for parent, prompt, answer in zip(request.parents, prompts, answers, strict=True):
+        if "text" in parent:
+            made.append({"text": prompt})
+        else:
+            made.append({"prompt": prompt, "response": answer.strip()} if answer.strip() else None)
+    return Made(made, f"{model.generator}+eda", params)
 
 
 def _sample(parent: Sample, answer: str, field: str) -> Sample | None:

@@ -1,0 +1,44 @@
+"""One rank of a job with a command of its own: `python -m workers.job_command`, in the run directory's environment.
+
+Reads `command.json` (`setup`, `run`). The first rank of a machine to come runs `setup`, the others wait for it;
+then each becomes `run`.
+Standard library only: this runs beside the GPU, not in the server.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+BAD_CONFIGURATION = 64
+SHELL = "/bin/sh"
+
+
+def main() -> int:
+    """Becomes the job's command; returns only if it cannot."""
+    folder = Path(os.environ["COUNTERFLOW_RUN_DIR"])
+    command = json.loads((folder / "command.json").read_text())
+    if command.get("setup") and not set_up(folder, command["setup"]):
+        print("Error: the setup of the job failed", file=sys.stderr)
+        return BAD_CONFIGURATION
+    sys.stdout.flush()
+    os.execv(SHELL, [SHELL, "-c", command["run"]])
+
+
+def set_up(folder: Path, script: str) -> bool:
+    """Run `script` once for all ranks of this machine. False if it failed, in this rank or another."""
+    verdict = folder / "setup.exit_code"
+    with (folder / "setup.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # given back by the kernel should this rank be killed
+        if not verdict.exists():
+            done = subprocess.run([SHELL, "-c", script], check=False)
+            verdict.write_text(str(done.returncode))
+    return verdict.read_text() == "0"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
