@@ -18,7 +18,11 @@ env = environ.Env()
 
 def var_dir() -> Path:
     """Folder for everything this installation writes; created on first use, readable by its owner only."""
-    path = Path(env.str("COUNTERFLOW_VAR_DIR", default=str(REPO_DIR / "var"))).resolve()
+    return made(Path(env.str("COUNTERFLOW_VAR_DIR", default=str(REPO_DIR / "var"))).resolve())
+
+
+def made(path: Path) -> Path:
+    """`path`, made if it was not there. Raises ImproperlyConfigured in words."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

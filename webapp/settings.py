@@ -3,9 +3,19 @@
 `docs/operations.md` lists the variables; without any of them the embedded defaults run: SQLite and Valkey under `var/`.
 """
 
+import hashlib
 from pathlib import Path
 
-from webapp.environment import REPO_DIR, database_number, embedded_redis_url, env, package_dir, secret_key, var_dir
+from webapp.environment import (
+    REPO_DIR,
+    database_number,
+    embedded_redis_url,
+    env,
+    made,
+    package_dir,
+    secret_key,
+    var_dir,
+)
 from webapp.logging import logging_config
 
 BASE_DIR = REPO_DIR
@@ -201,8 +211,7 @@ SPECTACULAR_SETTINGS = {
 
 # Static files: ours from static/, third-party ones straight from the installed packages ----------------------------
 STATIC_URL = "/static/"
-STATIC_ROOT = VAR_DIR / "staticfiles"
-STATIC_ROOT.mkdir(exist_ok=True)  # WhiteNoise warns of a missing one, though finders serve everything
+STATIC_ROOT = made(VAR_DIR / "staticfiles")  # WhiteNoise warns of a missing one, though finders serve everything
 STATICFILES_DIRS = [BASE_DIR / "static", ("vendor/plotly", package_dir("plotly") / "package_data")]
 # Without `collectstatic` WhiteNoise serves what the finders find; a server behind a proxy may collect and hash them.
 STATIC_COLLECTED = env.bool("COUNTERFLOW_STATIC_COLLECTED", default=False)
@@ -242,7 +251,8 @@ DISK_FREE_MIN_BYTES = env.int("COUNTERFLOW_DISK_FREE_MIN_MIB", default=200) * 2*
 
 # Runs and augmentations --------------------------------------------------------------------------------------------
 TRAINER_ENDPOINT = env.str("COUNTERFLOW_TRAINER_ENDPOINT", default=BASE_URL).rstrip("/")
-DEPLOYMENT = env.str("COUNTERFLOW_DEPLOYMENT", default="default")  # tags our machines among those of an account
+# Tags our machines among those of an account; by default as unique as the secret key.
+DEPLOYMENT = env.str("COUNTERFLOW_DEPLOYMENT", default=hashlib.sha256(SECRET_KEY.encode()).hexdigest()[:12])
 # Operators could run anything on this machine with the `run` of a job file: only where they may anyway.
 ALLOW_JOB_COMMANDS = env.bool("COUNTERFLOW_ALLOW_JOB_COMMANDS", default=False)
 LOCAL_USD_PER_HOUR = env.float("COUNTERFLOW_LOCAL_USD_PER_HOUR", default=0.0)  # price of one worker on this machine
