@@ -19,6 +19,7 @@ from channels.layers import InMemoryChannelLayer, get_channel_layer
 from django.db import DatabaseError, connection
 from django.utils import timezone
 
+from jobs.models import Job
 from webapp.live.frames import DeltaSource
 from webapp.live.outbox import EVERY_S, Outbox
 from webapp.live.rights import Pass, passes_valid
@@ -31,6 +32,7 @@ POLL_S = 2.0  # a feed looks into the database so often even when no notice came
 RECHECK_S = 2.0
 RETRY_S = 2.0
 RIGHT_LOST = 4403
+MOST_NAMES = 10_000
 
 PROCESS = uuid.uuid4().hex
 NUM_THREADS = 2
@@ -82,6 +84,8 @@ class Hub:
         self.rooms: dict[str, Room] = {}
         self.tasks: list[asyncio.Task[None]] = []
         self.channel: str | None = None
+        self.telling: set[asyncio.Future[None]] = set()
+        self.job_names: dict[int, str] = {}
 
     async def join(self, group: str, watcher: Watcher, source: Callable[[], DeltaSource] | None = None) -> Room:
         """Enter a room; the first one opens it."""
@@ -124,9 +128,29 @@ class Hub:
         if notice["kind"] == "reported":
             room.dirty.set()
             return
+        telling = asyncio.ensure_future(self._tell(room, notice))
+        self.telling.add(telling)  # the loop keeps no task alive by itself
+        telling.add_done_callback(self.telling.discard)
+
+    async def _tell(self, room: Room, notice: Notice) -> None:
+        """Pass on what changed, with the public name of its job."""
         change = {k: notice.get(k) for k in ("kind", "subject_type", "subject", "event")}
+        change["job"] = await self._job_name(notice.get("job_id"))
         for watcher in room.watchers:
             watcher.outbox.put_change(change)
+
+    async def _job_name(self, job_id: int | None) -> str | None:
+        if job_id is None or job_id in self.job_names:
+            return self.job_names.get(job_id or 0)
+        try:
+            found = await in_thread(lambda: Job.objects.filter(pk=job_id).values_list("uuid", flat=True).first())
+        except DatabaseError as error:
+            logger.warning("the name of a job could not be looked up: %s", error)
+            return None
+        if len(self.job_names) >= MOST_NAMES:
+            self.job_names.clear()
+        self.job_names[job_id] = str(found)
+        return self.job_names[job_id]
 
     async def _recheck(self) -> None:
         """Close the sockets of those who may no longer watch."""
