@@ -43,8 +43,9 @@ datasets: [{{name: ui texts, weights: {{shard_000: 2.0}}}}]
 goal: {{steps: 300, metric: loss, target: 1.5}}
 deadline: {SOON}
 budget: 20
-resources: {{nodes: {{min: 1, max: 2}}, spot_policy: never}}
-snapshot: {{uri: "file:///tmp/x", check_every: 50}}
+resources: {{nodes: {{min: 1, max: 2}}, spot_policy: on-demand}}
+snapshot: {{check_every: 50}}
+rules: {{shard_loss: {{min_gap: 0.4}}}}
 """
     made = client_for(cast.team, cast.operator).post("/api/v1/jobs/", text, content_type="application/yaml")
     assert made.status_code == 201, made.content
