@@ -5,6 +5,7 @@ const PAUSE_MS = 1500;
 const due = new Map();
 
 export function watchRefresh() {
+  setInterval(noteTime, 1000);
   document.addEventListener("cf:changed", (event) => noteChange(event.detail ?? {}));
   document.addEventListener("cf:refetch", () => noteChange({}));
   document.addEventListener("visibilitychange", () => document.hidden || runDue());
@@ -21,6 +22,18 @@ function noteChange({ kind = "", job = null }) {
   }
 }
 
+// Numbers that move without an event (progress, ages) are fetched every so many seconds while somebody looks.
+function noteTime() {
+  if (document.hidden) return;
+  const now = performance.now();
+  for (const part of document.querySelectorAll("[data-every]")) {
+    part.dataset.since ??= now;
+    if (now - part.dataset.since < 1000 * part.dataset.every || due.has(part.id)) continue;
+    part.dataset.since = now;
+    fetchPart(part.id);
+  }
+}
+
 function fetchPart(id) {
   const part = document.getElementById(id);
   if (!part || !window.htmx) return due.delete(id);
@@ -29,6 +42,7 @@ function fetchPart(id) {
     return undefined;
   }
   due.delete(id);
+  part.dataset.since = performance.now();
   window.htmx.trigger(part, "cf:refresh");
   return undefined;
 }

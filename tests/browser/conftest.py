@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.db import connection
 
 from tests.browser.server import answers, chromium, database_url, running_server
@@ -33,12 +32,20 @@ class Site:
         return page, errors
 
 
+def channel_layer(redis_url: str, namespace: str) -> dict[str, Any]:
+    """The layer of `webapp.settings` on that Redis."""
+    options = {"hosts": [redis_url], "prefix": f"{namespace}:live"}
+    return {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": options}
+
+
 @pytest.fixture
-def site(transactional_db: None, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site(transactional_db: None, redis_url: str, monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Site]:
     """The real server on the test's database."""
     executable = chromium_path()
     require_service("Chromium", executable is not None, "install Debian's package chromium")
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")  # Playwright's synchronous face runs a loop in this thread
+    # What this process changes is told to the server as another worker would tell it.
+    settings.CHANNEL_LAYERS = {"default": channel_layer(redis_url, settings.REDIS_NAMESPACE)}
     port = free_port()
     where = {
         "DATABASE_URL": database_url(connection.settings_dict),

@@ -16,6 +16,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
+from django_htmx.middleware import HtmxDetails
 
 from jobs.access import Viewer, fetch, need, role_reaches
 from jobs.errors import DomainError, NotAllowed, NotFound
@@ -41,6 +42,7 @@ class PageRequest(HttpRequest):
 
     viewer: PageViewer
     team: Team
+    htmx: HtmxDetails
     role: str
 
 

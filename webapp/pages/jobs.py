@@ -72,7 +72,9 @@ def _create(request: PageRequest, form: JobForm) -> str:
 def job(request: PageRequest, key: uuid.UUID) -> HttpResponse:
     row = fetch_in_team(request, Job.objects.select_related("team", "dataset", "created_by"), key, team="team")
     context = {"nav": "jobs", "job": row}
-    return render(request, "pages/job.html", context | job_page(job=row, now=timezone.now()))
+    # The head is fetched every few seconds: then the rest of the page need not be made.
+    part = "partials/job_head.html" if request.htmx and request.htmx.target == "job-head" else "pages/job.html"
+    return render(request, part, context | job_page(job=row, now=timezone.now()))
 
 
 @page

@@ -2,7 +2,7 @@
 
 from django.urls import URLPattern, URLResolver, path
 
-from webapp.pages import datasets, decisions, events, jobs, overview, rules, team, theme
+from webapp.pages import augmentations, datasets, decisions, events, jobs, overview, rules, team, theme
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", overview.overview, name="overview"),
@@ -23,6 +23,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("decisions/<uuid:key>/", decisions.decision, name="decision"),
     path("decisions/<uuid:key>/approve/", decisions.decision_yes, name="decision_yes"),
     path("decisions/<uuid:key>/reject/", decisions.decision_no, name="decision_no"),
+    path("augmentations/<uuid:key>/stop/", augmentations.augmentation_stop, name="augmentation_stop"),
+    path("augmentations/<uuid:key>/resume/", augmentations.augmentation_again, name="augmentation_again"),
     path("rules/", rules.rules, name="rules"),
     path("rules/<slug:kind>/", rules.rule_edit, name="rule_edit"),
     path("events/", events.events, name="events"),

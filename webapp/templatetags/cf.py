@@ -238,9 +238,10 @@ def field(bound: Any, hint: str = "", classes: str = "") -> dict[str, Any]:
 
 
 @register.simple_tag(takes_context=True)
-def refresh(context: dict[str, Any], element_id: str, kinds: str) -> SafeString:
-    """Attributes of a part that fetches itself again when something of `kinds` (nouns of events) has changed."""
-    return format_html(
+def refresh(context: dict[str, Any], element_id: str, kinds: str, every: int = 0) -> SafeString:
+    """Attributes of a part that fetches itself when something of `kinds` (nouns of events) changed, and `every` so many s."""
+    timer = format_html(' data-every="{}"', every) if every else ""
+    return timer + format_html(
         'id="{0}" hx-get="{1}" hx-trigger="cf:refresh" hx-select="#{0}" hx-swap="outerHTML" data-refresh="{2}"',
         element_id,
         context["request"].get_full_path(),
