@@ -18,8 +18,9 @@ from jobs.errors import Invalid
 PROTOCOL: Final = 1
 MAX_STEP: Final = 2**31 - 1
 MAX_COUNT: Final = 2**40  # tokens or samples of one point
-MAX_WORKER: Final = 65_535
+MAX_WORKER: Final = 4_095
 MAX_LOG_LINES: Final = 100
+MAX_SYSTEM_BYTES: Final = 8_000
 HUGE: Final = 1e30  # a sum beyond this is counted as diverged: sums of such numbers would leave double precision
 
 Numbers = list[float | None]
@@ -111,7 +112,7 @@ def report_parse(body: bytes) -> Batch:
         form = _decoder.decode(body)
     except msgspec.ValidationError as error:
         raise Invalid(f"The report does not have the form of protocol {PROTOCOL}: {error}.") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(_malformed(body, str(error))) from None
     if form.protocol != PROTOCOL:
         raise _bad("protocol", f"this server speaks protocol {PROTOCOL}, not {form.protocol}")
@@ -146,7 +147,7 @@ def _batch(form: ReportForm) -> Batch:
         measured=measured,
         tokens=_integers("shards.tokens", shards.tokens, MAX_COUNT, num),
         samples=_integers("shards.samples", shards.samples or [0] * num, MAX_COUNT, num),
-        system=form.system or {},
+        system=_system(form.system),
         applied=tuple(form.control.applied) if form.control else (),
         log=tuple(form.log),
     )
@@ -219,6 +220,13 @@ def _floats(section: str, name: str, values: Numbers, num: int, flags: Nonfinite
 def _known(section: str, flags: Nonfinite, columns: tuple[str, ...]) -> None:
     if strange := sorted(set(flags) - set(columns)):
         raise _bad(f"{section}.nonfinite", f"flags belong to {', '.join(columns)}; not {', '.join(strange)}")
+
+
+def _system(section: dict[str, Any] | None) -> dict[str, Any]:
+    text = msgspec.json.encode(section or {})
+    if len(text) > MAX_SYSTEM_BYTES or b"\\u0000" in text:
+        raise _bad("system", f"at most {MAX_SYSTEM_BYTES:,} bytes as JSON, without NUL characters")
+    return section or {}
 
 
 def _within(name: str, value: int, most: int) -> None:
