@@ -17,6 +17,7 @@ from tests.factories import NOW
 from tests.services import wait_until
 from tests.workers.world import command_of, ended, later, launched, make_filled_job, script
 from workers.backend_access import backend_named
+from workers.commands import stop as stop_module
 from workers.execute import command_execute
 from workers.watch import attempts_watch
 
@@ -66,6 +67,7 @@ def test_a_killed_rank_makes_the_job_recover_with_another_launch(runs: Runs) -> 
     attempt.refresh_from_db()
     assert attempt.status == "failed"
     assert "signal 9" in attempt.detail
+    assert "Last heard (UTC): rank 0 never" in attempt.detail
     assert command_of(job, "launch").queue == "urgent"
     assert Instance.objects.get(attempt=attempt).status == "terminated"
 
@@ -150,3 +152,22 @@ def test_a_stop_that_a_run_ignores_ends_in_sigkill(runs: Runs) -> None:
     type(stop).objects.filter(pk=stop.pk).update(args={**stop.args, "grace_s": 0.3})
     assert command_execute(stop.pk) == "done"
     assert not backend_named("local").list("")
+
+
+def test_a_slow_end_does_not_keep_the_worker_from_what_is_urgent(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs(script("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP))
+    monkeypatch.setattr(stop_module, "LOOK_S", 0.2)
+    job = make_filled_job()
+    attempt = launched(job)
+    say_hello(attempt)
+    rank_pid(attempt)
+    job.refresh_from_db()
+    job_cancel(job=job, now=NOW, actor=SYSTEM)
+    stop = command_of(job, "stop")
+    type(stop).objects.filter(pk=stop.pk).update(args={**stop.args, "grace_s": 1.5})
+    assert command_execute(stop.pk) == "waiting"
+    assert Instance.objects.get(attempt=attempt).status == "terminating"
+    ended(attempt)
+    type(stop).objects.filter(pk=stop.pk).update(due_at=NOW)
+    assert command_execute(stop.pk) == "done"
+    assert Instance.objects.get(attempt=attempt).status == "terminated"

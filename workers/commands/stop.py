@@ -7,15 +7,17 @@ import time
 
 from jobs.models import Attempt, Command
 from jobs.services.attempts import attempt_finish
+from jobs.services.commands import command_note
 from jobs.services.events import SYSTEM
 from jobs.services.instances import instance_terminated, instance_terminating
-from trainer_client.backends import BackendError
+from trainer_client.backends import BackendError, Observation
 from workers.backend_access import backend_named
 from workers.commands.registry import NotYet, Passing, Permanent, Result, Work, handles
 from workers.endings import attempt_conclude, is_over
 from workers.launch_specs import GRACE_S
 
 CONFIRM_S = 15.0  # after the grace period, until the backend must have confirmed the end
+LOOK_S = 5.0  # how long one execution waits; a slow end must not keep a worker from what is urgent
 
 
 @handles("stop")
@@ -26,22 +28,45 @@ def stop(work: Work) -> Result:
         raise Permanent("The attempt does not exist.")
     if not attempt.handle:
         return _never_placed(work, attempt)
-    grace_s = float(work.args.get("grace_s", GRACE_S))
-    for instance in attempt.instances.exclude(status="terminated"):
-        instance_terminating(instance=instance, now=work.now())
-    backend = backend_named(attempt.job.backend)
     try:
-        backend.stop(attempt.handle, grace_s)
-        deadline = time.monotonic() + grace_s + CONFIRM_S
-        while not is_over(observed := backend.poll(attempt.handle)):
-            if time.monotonic() > deadline:
-                raise Passing(f"{attempt} did not end within {grace_s + CONFIRM_S:g} s of being stopped.")
-            work.renew()
-            time.sleep(0.1)
+        _ask(work, attempt)
+        observed = _seen_over(work, attempt)
     except BackendError as error:
         raise Passing(str(error)) from error
     outcome = attempt_conclude(attempt=attempt, observed=observed, now=work.now())
     return {"outcome": outcome}
+
+
+def _grace_s(work: Work) -> float:
+    return float(work.args.get("grace_s", GRACE_S))
+
+
+def _ask(work: Work, attempt: Attempt) -> None:
+    """Ask once; the time of asking is kept with the command."""
+    if work.command.result.get("asked_at"):
+        return
+    for instance in attempt.instances.exclude(status="terminated"):
+        instance_terminating(instance=instance, now=work.now())
+    backend_named(attempt.job.backend).stop(attempt.handle, _grace_s(work))
+    command_note(command=work.command, asked_at=work.now().isoformat())
+
+
+def _seen_over(work: Work, attempt: Attempt) -> Observation:
+    """What is left when all processes have gone. Raises `NotYet` while they may still end, `Passing` when they ought to have."""
+    backend = backend_named(attempt.job.backend)
+    end = time.monotonic() + LOOK_S
+    while not is_over(observed := backend.poll(attempt.handle)):
+        if time.monotonic() > end:
+            break
+        time.sleep(0.1)
+    else:
+        return observed
+    allowed_s = _grace_s(work) + CONFIRM_S
+    asked_at = dt.datetime.fromisoformat(work.command.result["asked_at"])
+    if work.now() - asked_at <= dt.timedelta(seconds=allowed_s):
+        raise NotYet("Its processes are ending.", dt.timedelta(seconds=1))
+    command_note(command=work.command, asked_at=None)  # the next try asks again
+    raise Passing(f"{attempt} did not end within {allowed_s:g} s of being stopped.")
 
 
 def _never_placed(work: Work, attempt: Attempt) -> Result:
