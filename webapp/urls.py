@@ -6,6 +6,8 @@ from django.urls import include, path
 from webapp.health import live, ready
 from webapp.metrics import metrics
 
+handler500 = "webapp.api.problems.server_error"
+
 urlpatterns = [
     path("api/", include("webapp.api.urls")),
     path("accounts/", include("allauth.urls")),

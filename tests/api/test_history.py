@@ -104,3 +104,24 @@ def test_an_attempt_shows_its_workers_and_no_secret():
     answer = client_for(cast.team, cast.viewer).get(f"/api/v1/attempts/{attempt.uuid}/")
     assert [w["rank"] for w in strict(answer)["workers"]] == [0, 1]
     assert secret not in answer.content.decode()
+
+
+def test_an_operator_cancels_an_augmentation_and_a_viewer_does_not():
+    cast = make_cast()
+    job = make_job(cast.team, status="running")
+    row = Augmentation.objects.create(
+        job=job, shard=job.dataset.shards.first(), method="eda", num_wanted=5, status="running"
+    )
+    url = f"/api/v1/augmentations/{row.uuid}/cancel/"
+    assert client_for(cast.team, cast.viewer).post(url).status_code == 403
+    assert strict(client_for(cast.team, cast.operator).post(url))["status"] == "cancelled"
+    assert client_for(cast.team, cast.operator).post(url).status_code == 409
+
+
+def test_only_admins_change_the_team():
+    cast = make_cast()
+    url = f"/api/v1/teams/{cast.team.uuid}/"
+    assert client_for(cast.team, cast.approver).patch(url, {"time_zone": "Europe/Paris"}).status_code == 403
+    admin = client_for(cast.team, cast.admin)
+    assert strict(admin.patch(url, {"time_zone": "Europe/Paris", "two_person": True}))["two_person"] is True
+    assert admin.patch(url, {"time_zone": "Mars/Base"}).status_code == 400

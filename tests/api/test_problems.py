@@ -6,12 +6,13 @@ import json
 
 import pytest
 from django.db import OperationalError
+from django.test import RequestFactory
 
 from jobs import errors
 from jobs.models import Job
 from tests.api.http import client_for, strict
 from tests.factories import make_cast, make_dataset, make_decision, make_job
-from webapp.api.problems import DOMAIN, exception_handler
+from webapp.api.problems import DOMAIN, exception_handler, server_error
 from webapp.api.strict import StrictJSONRenderer
 
 pytestmark = pytest.mark.django_db
@@ -70,6 +71,22 @@ def test_a_body_that_is_not_what_is_expected_is_400(body):
     cast = make_cast()
     answer = client_for(cast.team, cast.operator).post("/api/v1/jobs/", body, content_type="application/json")
     assert answer.status_code == 400, answer.content
+
+
+def test_a_fault_of_ours_is_a_problem_in_the_api_and_a_page_elsewhere(monkeypatch):
+    cast = make_cast()
+    client = client_for(cast.team, cast.operator)
+    client.raise_request_exception = False
+
+    def fail(*args, **kwargs):
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr("webapp.api.jobs.job_lines", fail)
+    answer = client.get("/api/v1/jobs/")
+    assert (answer.status_code, strict(answer)["code"]) == (500, "server_error")
+    assert b"secret detail" not in answer.content
+    page = server_error(RequestFactory().get("/jobs/"))
+    assert page["Content-Type"].startswith("text/html")
 
 
 def test_a_body_beyond_the_bound_is_413():

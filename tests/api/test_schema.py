@@ -94,7 +94,11 @@ def test_made_up_requests_meet_no_fault_and_answers_have_the_documented_form(wor
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
 
             @seed(20261129)
-            @given(case=operation.as_strategy(generation_mode=mode, path_parameters=addressed(operation.path, world["ids"])))
+            @given(
+                case=operation.as_strategy(
+                    generation_mode=mode, path_parameters=addressed(operation.path, world["ids"])
+                )
+            )
             @hypothesis_settings(
                 max_examples=EXAMPLES, deadline=None, database=None, phases=[Phase.generate],
                 suppress_health_check=list(HealthCheck),

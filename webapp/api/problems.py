@@ -11,7 +11,8 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.db import InterfaceError, OperationalError
-from django.http import Http404, HttpRequest, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.views import defaults
 from rest_framework import exceptions as drf
 from rest_framework.response import Response
 
@@ -133,8 +134,10 @@ def not_found(request: HttpRequest, *args: Any, **kwargs: Any) -> JsonResponse:
     return JsonResponse(body, status=404, content_type=MEDIA_TYPE)
 
 
-def server_error(request: HttpRequest) -> JsonResponse:
-    """For our own faults: the log has the traceback."""
+def server_error(request: HttpRequest) -> HttpResponse:
+    """For our own faults (Django's `handler500`): a problem below /api/, a page elsewhere. The log has the traceback."""
+    if not request.path.startswith("/api/"):
+        return defaults.server_error(request)
     detail = (
         "Something went wrong on the server and was logged. It is safe to repeat a request with an Idempotency-Key."
     )

@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from jobs.access import need
 from jobs.errors import Conflict, NotAllowed, NotFound
 from jobs.models import ApiToken, Member, Team
-from jobs.services.teams import member_add, member_remove, team_create
+from jobs.services.teams import member_add, member_remove, team_change, team_create
 from jobs.services.times import zone_named
 from jobs.services.tokens import token_create, token_revoke, token_rotate
 from webapp.api.door import ReadDoor, idempotent
@@ -36,6 +36,12 @@ class Teams(ReadDoor):
         zone_named(data["time_zone"])
         team = team_create(admin=self.person, now=self.now, **data)
         return Response(shape.TeamShape(team).data, status=201)
+
+    @extend_schema(request=shape.TeamChange, responses=shape.TeamShape)
+    def partial_update(self, request: Request, id: str) -> Response:
+        """Change the name, the clock, or who has to approve. Admins only."""
+        team = team_change(team=self.row("admin"), now=self.now, actor=self.actor, **self.body(shape.TeamChange))
+        return Response(shape.TeamShape(team).data)
 
 
 class MemberFilter(filters.FilterSet):

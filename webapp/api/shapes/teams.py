@@ -21,6 +21,13 @@ class TeamNew(Input):
     time_zone = serializers.CharField(max_length=64, default="UTC")
 
 
+class TeamChange(Input):
+    name = serializers.CharField(max_length=80, required=False)
+    time_zone = serializers.CharField(max_length=64, required=False)
+    two_person = serializers.BooleanField(required=False)
+    forbid_own_approval = serializers.BooleanField(required=False)
+
+
 class MemberShape(RowShape):
     team = serializers.UUIDField(source="team.uuid", read_only=True)
     user = PersonField(read_only=True)
