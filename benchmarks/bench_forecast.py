@@ -47,17 +47,17 @@ def count_series() -> list[Series]:
     return [load_trace(path) for path in paths] or list(generate(demo_market(days=40), seed=1).values())
 
 
-def windows(found: dict[str, Series], num: int) -> Iterator[tuple[str, Series, np.ndarray]]:
+def windows(found: dict[str, Series], num: int, days: int = 14) -> Iterator[tuple[str, Series, np.ndarray]]:
     """Seeded windows in turn over the series that move within them: name, past, truth."""
     rng = np.random.default_rng(0)
     names, made, tried = sorted(found), 0, 0
     while made < num and tried < 40 * num:
         name = names[int(rng.integers(len(names)))]
         series, tried = found[name], tried + 1
-        if len(series) < 15 * DAY:
+        if len(series) < (days + 1) * DAY:
             continue
-        end = int(rng.integers(14 * DAY, len(series) - DAY))
-        past = series.window(end - 14 * DAY, end)
+        end = int(rng.integers(days * DAY, len(series) - DAY))
+        past = series.window(end - days * DAY, end)
         assert series.price is not None
         assert past.price is not None
         if np.ptp(past.price):
@@ -78,12 +78,12 @@ def measured(forecast: Forecast, truth: np.ndarray) -> dict[str, float]:
     }
 
 
-def prices(num: int) -> dict[str, Any]:
+def prices(num: int, days: int = 14) -> dict[str, Any]:
     """Each model over the same windows, relative to the window's own price level."""
     rows: dict[str, list[dict[str, float]]] = {name: [] for name in PRICE_MODELS}
     by_series: dict[str, list[tuple[float, float]]] = {}
     chosen: dict[str, int] = {}
-    for name, past, truth in windows(price_series(), num):
+    for name, past, truth in windows(price_series(), num, days):
         assert past.price is not None
         scale = float(past.price.mean())
         for model in PRICE_MODELS:
@@ -110,6 +110,17 @@ def prices(num: int) -> dict[str, Any]:
         "models": table,
         "auto_chose": chosen,
         "series_worse_than_1_percent": worse,
+    }
+
+
+def coverage(num: int) -> dict[str, float]:
+    """Persistence's 80 % band over many windows: a number that needs more windows than the errors do."""
+    rows = [
+        measured(make("persistence").fit(past).predict(DAY, DENSE), truth)
+        for _, past, truth in windows(price_series(), num)
+    ]
+    return {"windows": len(rows)} | {
+        name: float(np.mean([row[name] for row in rows])) for name in ("coverage_80", "fair_coverage_80")
     }
 
 
@@ -221,6 +232,8 @@ def main() -> None:
     parts = (
         ("times", times),
         ("prices", lambda: prices(options.windows)),
+        ("prices_60_days", lambda: prices(options.windows // 2, days=60)),
+        ("coverage", lambda: coverage(8 * options.windows)),
         ("availability", lambda: counts(options.origins)),
         ("peers", lambda: peers(options.peer_windows)),
     )

@@ -15,10 +15,11 @@ from forecasting.forecasters.scores import Backtest, Score, backtest, origins_of
 PRICE_MODELS = ("persistence", "seasonal_naive", "ets", "arima")
 COUNT_MODELS = ("persistence", "seasonal_naive", "hazard")
 # A model replaces persistence only when it was better by this share, by this many standard errors of the paired
-# differences, and at this share of the origins: on near random walks a trend of some days looks like skill, and the
-# next day takes it back. Origins closer than a horizon share their days, so only whole horizons count as independent.
+# differences, and at this share of the origins where the two differ: on near random walks a trend of some days looks
+# like skill, and the next day takes it back. Origins closer than a horizon share their days, so only whole horizons
+# count as independent.
 WORTH = 0.03
-STANDARD_ERRORS = 3.0
+STANDARD_ERRORS = 2.0
 MOSTLY = 0.75
 # Without a daily cycle (seasonal naive no better than persistence), a gain on prices is a trend; it has to have lasted
 # for this many whole horizons before it is believed.
@@ -108,7 +109,7 @@ def choose(tests: Sequence[Backtest], num_independent: float) -> tuple[str, str]
         error = float(gain.std()) / np.sqrt(num - 1)
         if test.fallback or gain.mean() <= max(WORTH * float(base.mae.mean()), STANDARD_ERRORS * error):
             continue
-        if (gain > 0).mean() >= MOSTLY and test.mae.mean() < best.mae.mean():
+        if (gain > 0).sum() >= MOSTLY * np.count_nonzero(gain) and test.mae.mean() < best.mae.mean():
             best, why = test, _gained("error", gain, base.mae)
     return best.model, why
 

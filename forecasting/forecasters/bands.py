@@ -1,7 +1,7 @@
 """Prediction bands from past errors: empirical quantiles per horizon, calibrated for what a short past cannot show.
 
-For a horizon of h ticks the errors of all past forecasts h ahead are ranked. Two corrections follow, both measured on
-real prices (see docs/forecasters.md):
+For a horizon of h ticks the errors of the forecasts h ahead in the last fortnight are ranked. Two corrections follow,
+both measured on real prices (see docs/forecasters.md):
 
 * overlap: K errors h apart hold about K / h independent ones, and the extremes of a small sample are too narrow. As in
   split conformal prediction, the rank is widened: level p becomes 1/2 + (p - 1/2)(1 + 1.5 h / (K - h)).
@@ -21,6 +21,9 @@ from forecasting.forecasters.prepare import History
 _RECENT_HORIZONS = 2
 _RECENT_AT_LEAST = 24
 _OVERLAP = 1.5
+# Older errors are forgotten: markets change, and two months of memory covered 10 to 15 % less than a fortnight's.
+MEMORY_S = 14 * 86_400.0
+MEMORY_HORIZONS = 14
 # Fewer points than this say little; until then a general spread is added that fades out.
 PRIOR_POINTS = 24
 # One standard step per tick, relative to the value, of an offer about which nothing is known.
@@ -31,13 +34,14 @@ class Bands:
     """Offsets around a central line, from a function that gives the past errors ``ahead`` ticks ahead."""
 
     def __init__(
-        self, errors: Callable[[int], np.ndarray], anchors: np.ndarray, num_points: int, spacing: int = 1
+        self, errors: Callable[[int], np.ndarray], anchors: np.ndarray, history: History, spacing: int = 1
     ) -> None:
         """anchors: horizons at which errors are asked for. spacing: ticks from one past origin to the next."""
         self._errors = errors
         self._anchors = anchors
-        self._num_points = num_points
+        self._num_points = len(history)
         self._spacing = spacing
+        self._memory = MEMORY_S / history.gap_s
 
     def offsets(self, horizon: int, levels: Sequence[float]) -> np.ndarray:
         """[Q,H] what to add to the central line; zero where there are no past errors."""
@@ -56,7 +60,8 @@ class Bands:
     def _at(self, ahead: int, levels: np.ndarray) -> np.ndarray:
         known = min(ahead, max(1, self._num_points // 2))
         errors = self._errors(known)
-        errors = errors[np.isfinite(errors)]
+        latest = max(self._memory, MEMORY_HORIZONS * known) / self._spacing
+        errors = errors[np.isfinite(errors)][-max(1, round(latest)) :]
         if not len(errors):
             return np.zeros(len(levels))
         widened = 0.5 + (levels - 0.5) * (1 + _OVERLAP * known / (len(errors) * self._spacing))

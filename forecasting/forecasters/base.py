@@ -158,7 +158,7 @@ class GuardedForecaster(ABC):
 
     def _project(self, horizon: int, levels: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
         centre = self._centre(horizon)
-        bands = Bands(self._errors, self._anchors(horizon), len(self.history), self._spacing())
+        bands = Bands(self._errors, self._anchors(horizon), self.history, self._spacing())
         return clipped(self.history, centre, centre + bands.offsets(horizon, levels))
 
     # The guard.
@@ -187,7 +187,7 @@ class GuardedForecaster(ABC):
         """The last value held, with bands from past steps; 0 when nothing at all is known."""
         values = self.history.values
         centre = np.full(horizon, values[-1] if len(values) else 0.0)
-        bands = Bands(lambda ahead: values[ahead:] - values[:-ahead], self._anchors(horizon), len(values))
+        bands = Bands(lambda ahead: values[ahead:] - values[:-ahead], self._anchors(horizon), self.history)
         spread = prior_spread(self.history, horizon, levels)
         return clipped(self.history, centre, centre + bands.offsets(horizon, levels) + spread)
 
