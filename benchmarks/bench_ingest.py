@@ -61,7 +61,9 @@ class Bodies:
         return gzip.compress(text.encode(), compresslevel=1)
 
 
-def send(path: str, secret: str, worker: int, num_steps: int, seconds: float, pause_s: float, out: Any, start: Any) -> None:
+def send(
+    path: str, secret: str, worker: int, num_steps: int, seconds: float, pause_s: float, out: Any, start: Any
+) -> None:
     """One client process: (points answered, CPU seconds, latencies)."""
     bodies = Bodies(worker, num_steps)
     connection = http.client.HTTPConnection("127.0.0.1", PORT)

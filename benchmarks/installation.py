@@ -89,12 +89,17 @@ def make_job(num_shards: int, goal_steps: int) -> Any:
     Member.objects.create(team=team, user=user, role="viewer")
     dataset = Dataset.objects.create(team=team, name=name)
     shards = Shard.objects.bulk_create(
-        [Shard(dataset=dataset, key=f"shard_{i:04d}", category=f"category_{i * 20 // num_shards:02d}") for i in range(num_shards)]
+        [
+            Shard(dataset=dataset, key=f"shard_{i:04d}", category=f"category_{i * 20 // num_shards:02d}")
+            for i in range(num_shards)
+        ]
     )
     ShardRevision.objects.bulk_create(
         [ShardRevision(shard=s, number=1, path="none", sha256="0" * 64, num_samples=1, num_bytes=1) for s in shards]
     )
-    job = job_create(dataset=dataset, name=name, model="tiny:1m", goal_steps=goal_steps, num_workers=4, now=timezone.now())
+    job = job_create(
+        dataset=dataset, name=name, model="tiny:1m", goal_steps=goal_steps, num_workers=4, now=timezone.now()
+    )
     Job.objects.filter(pk=job.pk).update(status="running")
     job.refresh_from_db()
     return job

@@ -6,6 +6,7 @@ Binning keeps what a mean hides: the highest loss of a point, non-finite points,
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,13 +26,26 @@ MIN_BINS = 60  # rather fewer rows than fewer bins
 LATEST_STEPS = 0.02  # the latest loss of a shard is its mean over this share of the steps shown, at least one bin
 
 
+@dataclass(frozen=True, slots=True)
+class ShardRow:
+    """A shard of the job as a row. Plain values: a thousand model instances took half of the time of an answer."""
+
+    index: int  # JobShard.index
+    key: str
+    uuid: uuid.UUID
+    category: str
+    weight: float
+    paused: bool
+    hardness_score: float
+
+
 @dataclass(frozen=True)
 class Heatmap:
     """What the chart draws. Arrays follow `rows`, the shards in the order asked for."""
 
     job: Job
     window: Window
-    rows: list[JobShard]
+    rows: list[ShardRow]
     num_rows_all: int
     offset: int
     mean: NDArray  # [S, B] nats per token, NaN without a finite point
@@ -40,7 +54,9 @@ class Heatmap:
     tokens: NDArray  # [S, B] -1 where the shard was not seen; 0 where it was, without a finite point with tokens
     nonfinite: NDArray  # [S, B] points
     latest: NDArray  # [S] newest loss, NaN without any
-    scale: tuple[float, float, float] | None  # 1st and 99th percentile of the means, and where a highest counts as spike
+    scale: (
+        tuple[float, float, float] | None
+    )  # 1st and 99th percentile of the means, and where a highest counts as spike
 
 
 def heatmap(
@@ -117,9 +133,9 @@ def digits_of(scale: tuple[float, float, float] | None) -> int:
     return int(np.clip(3 - math.floor(math.log10(max(top, 1e-12))), 0, 8))
 
 
-def pauses_of(job: Job, rows: list[JobShard]) -> list[tuple[int, int, int | None]]:
+def pauses_of(job: Job, rows: list[ShardRow]) -> list[tuple[int, int, int | None]]:
     """(row, first step, step of resumption or None) of every pause that a trainer applied."""
-    place = {s.shard.key: row for row, s in enumerate(rows)}
+    place = {s.key: row for row, s in enumerate(rows)}
     applied = Directive.objects.filter(
         Q(action__in=("pause_shard", "resume_shard")) | Q(action="add_shard", args__resume=True),
         attempt__job=job, status="applied", applied_step__isnull=False,
@@ -128,7 +144,7 @@ def pauses_of(job: Job, rows: list[JobShard]) -> list[tuple[int, int, int | None
     pauses: list[tuple[int, int, int | None]] = []
     for action, key, step in applied:
         if action == "pause_shard":
-            since.setdefault(key, step)
+            since.setdefault(key, step or 0)
         elif key in since and key in place:
             pauses.append((place[key], since.pop(key), step))
     pauses += [(place[key], step, None) for key, step in since.items() if key in place]
@@ -151,21 +167,22 @@ def attempts_shown(job: Job) -> list[dict[str, Any]]:
     return shown
 
 
-def _rows(job: Job, keys: Sequence[str]) -> list[JobShard]:
-    shards = list(JobShard.objects.filter(job=job).select_related("shard").order_by("index"))
+def _rows(job: Job, keys: Sequence[str]) -> list[ShardRow]:
+    columns = ("index", "shard__key", "shard__uuid", "shard__category", "weight", "paused", "hardness_score")
+    shards = [ShardRow(*row) for row in JobShard.objects.filter(job=job).order_by("index").values_list(*columns)]
     if not keys:
         return shards
     wanted = set(keys)
-    if unknown := sorted(wanted - {s.shard.key for s in shards}):
+    if unknown := sorted(wanted - {s.key for s in shards}):
         raise Invalid(f"Not a shard of this job: {', '.join(unknown[:5])}.", fields={"shards": ["Unknown shard."]})
-    return [s for s in shards if s.shard.key in wanted]
+    return [s for s in shards if s.key in wanted]
 
 
-def _ordered(shards: list[JobShard], latest: NDArray, order: str) -> list[JobShard]:
+def _ordered(shards: list[ShardRow], latest: NDArray, order: str) -> list[ShardRow]:
     if order == "category":
-        return sorted(shards, key=lambda s: (s.shard.category, s.shard.key))
+        return sorted(shards, key=lambda s: (s.category, s.key))
     if order == "worst":
-        return sorted(shards, key=lambda s: (math.isnan(latest[s.index]), -latest[s.index], s.shard.key))
+        return sorted(shards, key=lambda s: (math.isnan(latest[s.index]), -latest[s.index], s.key))
     if order == "index":
         return shards
     raise Invalid(f"order is one of {', '.join(ORDERS)}.", fields={"order": [f"One of {', '.join(ORDERS)}."]})

@@ -24,7 +24,9 @@ def marks_of(job: Job) -> list[Mark]:
     """Decisions that took effect or are open, by step; the newest 200."""
     decisions = list(Decision.objects.filter(job=job).order_by("-id")[:MOST])
     brought = set(
-        Directive.objects.filter(attempt__job=job, action="add_shard", status="applied").values_list("decision_id", flat=True)
+        Directive.objects.filter(attempt__job=job, action="add_shard", status="applied").values_list(
+            "decision_id", flat=True
+        )
     )
     marks: list[Mark] = []
     for decision in decisions:

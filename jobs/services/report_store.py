@@ -52,9 +52,7 @@ def payload_of(batch: Batch, index: NDArray) -> bytes:
 def report_columns(report: Report) -> ReportColumns:
     """What a stored report holds."""
     document = msgspec.msgpack.decode(decompress(report.payload))
-    steps = {
-        name: np.frombuffer(data, "<i4" if name == "step" else "<f8") for name, data in document["steps"].items()
-    }
+    steps = {name: np.frombuffer(data, "<i4" if name == "step" else "<f8") for name, data in document["steps"].items()}
     points = {name: np.frombuffer(data, POINT_TYPES[name]) for name, data in document["points"].items()}
     return ReportColumns(steps=steps, points=points, nulls=document["nulls"], system=document["system"])
 

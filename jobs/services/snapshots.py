@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
 from django.db import IntegrityError, transaction
 
@@ -29,7 +30,7 @@ def snapshot_note(
     detail: str = "",
 ) -> Snapshot:
     """Record a snapshot or move it on. Repeats, and words that would take it back, change nothing."""
-    fields = {"uri": uri, "num_bytes": num_bytes, "digest": digest, "detail": detail, "world_size": world_size}
+    fields: dict[str, Any] = {"uri": uri, "num_bytes": num_bytes, "digest": digest, "detail": detail, "world_size": world_size}
     found = Snapshot.objects.filter(attempt=attempt, name=name).first()
     if found is None:
         try:
@@ -54,7 +55,7 @@ def _first_word(
     step: int,
     micro_step: int,
     now: dt.datetime,
-    fields: dict[str, object],
+    fields: dict[str, Any],
 ) -> Snapshot:
     snapshot = Snapshot.objects.create(
         job_id=attempt.job_id, attempt=attempt, name=name, kind=kind, status=status, step=step, micro_step=micro_step,

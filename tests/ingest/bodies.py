@@ -12,7 +12,9 @@ from django.utils import timezone
 from tests.factories import make_attempt, make_job
 
 
-def report(worker: int = 0, seq: int = 0, *, points: list[tuple[int, str, Any, int]] | None = None, **more: Any) -> dict[str, Any]:
+def report(
+    worker: int = 0, seq: int = 0, *, points: list[tuple[int, str, Any, int]] | None = None, **more: Any
+) -> dict[str, Any]:
     """A report of points (step, shard, loss_sum, tokens); a loss of "nan", "inf" or "-inf" is sent as the protocol says."""
     points = points if points is not None else [(0, "shard_000", 30.0, 10)]
     flags: dict[str, list[int]] = {}
@@ -30,7 +32,14 @@ def report(worker: int = 0, seq: int = 0, *, points: list[tuple[int, str, Any, i
         "samples": [1] * len(points),
         "nonfinite": {"loss_sum": flags} if flags else {},
     }
-    return {"protocol": 1, "worker": worker, "seq": seq, "sent_at": "2026-10-14T12:40:03.120Z", "shards": shards, **more}
+    return {
+        "protocol": 1,
+        "worker": worker,
+        "seq": seq,
+        "sent_at": "2026-10-14T12:40:03.120Z",
+        "shards": shards,
+        **more,
+    }
 
 
 def post(client: Client, attempt: Any, secret: str, what: str, body: Any, *, packed: bool = False) -> Any:

@@ -43,7 +43,12 @@ def resume(attempt: Attempt, at_step: int) -> tuple[Attempt, str]:
 def test_cells_tell_gap_no_data_and_diverged_apart(world: Any) -> None:
     client, attempt, secret, _ = world
     points = [(0, "shard_000", 30.0, 10), (0, "shard_001", "nan", 4), (1, "shard_002", 0.0, 0)]
-    steps = {"step": [0, 1], "step_time_s": [0.2, 0.3], "grad_norm": [None, 1.0], "nonfinite": {"grad_norm": {"inf": [0]}}}
+    steps = {
+        "step": [0, 1],
+        "step_time_s": [0.2, 0.3],
+        "grad_norm": [None, 1.0],
+        "nonfinite": {"grad_norm": {"inf": [0]}},
+    }
     post(client, attempt, secret, "reports", report(points=points, steps=steps))
     found = heat(client, attempt)
     assert found["mean"] == [[3.0, None], [None, None], [None, None]]
@@ -118,10 +123,16 @@ def test_a_window_and_a_choice_of_shards(world: Any) -> None:
 def test_worst_first_puts_the_highest_newest_loss_on_top(world: Any) -> None:
     client, attempt, secret, _ = world
     post(client, attempt, secret, "reports", report(points=[(0, "shard_000", 1.0, 1), (0, "shard_001", 9.0, 1)]))
-    assert [s["key"] for s in heat(client, attempt, "?order=worst")["shards"]] == ["shard_001", "shard_000", "shard_002"]
+    assert [s["key"] for s in heat(client, attempt, "?order=worst")["shards"]] == [
+        "shard_001",
+        "shard_000",
+        "shard_002",
+    ]
 
 
-@pytest.mark.parametrize("query", ["?bins=0", "?bins=x", "?from=-1", "?order=best", "?shards=nobody", "?width=3", "?offset=1e3"])
+@pytest.mark.parametrize(
+    "query", ["?bins=0", "?bins=x", "?from=-1", "?order=best", "?shards=nobody", "?width=3", "?offset=1e3"]
+)
 def test_a_bad_query_says_what_would_work(world: Any, query: str) -> None:
     client, attempt, _, _ = world
     answer = client.get(f"/api/v1/jobs/{attempt.job.uuid}/heatmap/{query}")
@@ -152,8 +163,8 @@ def test_queries_do_not_grow_with_shards_or_steps(world: Any, django_assert_max_
 
 
 def test_a_thousand_shards_fit_in_two_megabytes(world: Any) -> None:
-    from jobs.services.reports import Incoming, reports_store
     from jobs.services.report_form import Batch
+    from jobs.services.reports import Incoming, reports_store
 
     client, _, _, cast = world
     attempt, _ = make_live_attempt(make_job(cast.team, status="queued", num_shards=1000, goal_steps=5000))

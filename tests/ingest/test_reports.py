@@ -14,7 +14,7 @@ from jobs.services.attempts import attempt_open
 from jobs.services.directives import directive_issue
 from jobs.services.report_store import report_columns
 from jobs.services.tokens import token_create, token_revoke
-from tests.factories import make_cast, make_job
+from tests.factories import make_cast
 from tests.ingest.bodies import make_live_attempt, post, report
 
 pytestmark = pytest.mark.django_db
@@ -52,7 +52,12 @@ def test_a_retry_changes_nothing_and_says_so(client: Client) -> None:
 
 def test_a_loss_that_is_not_finite_is_counted_and_left_out_of_the_mean(client: Client) -> None:
     attempt, secret = make_live_attempt()
-    points = [(5, "shard_000", "nan", 10), (5, "shard_000", 30.0, 10), (5, "shard_001", "inf", 4), (5, "shard_002", "-inf", 4)]
+    points = [
+        (5, "shard_000", "nan", 10),
+        (5, "shard_000", 30.0, 10),
+        (5, "shard_001", "inf", 4),
+        (5, "shard_002", "-inf", 4),
+    ]
     post(client, attempt, secret, "reports", report(points=points))
     series = shard_series(attempt.job)
     assert series.num_nonfinite[:, 5].tolist() == [1, 1, 1]
@@ -66,7 +71,13 @@ def test_a_loss_that_is_not_finite_is_counted_and_left_out_of_the_mean(client: C
 
 def test_a_sum_beyond_all_reason_counts_as_diverged(client: Client) -> None:
     attempt, secret = make_live_attempt()
-    post(client, attempt, secret, "reports", report(points=[(0, "shard_000", 1.7e308, 10), (0, "shard_000", 1.7e308, 10)]))
+    post(
+        client,
+        attempt,
+        secret,
+        "reports",
+        report(points=[(0, "shard_000", 1.7e308, 10), (0, "shard_000", 1.7e308, 10)]),
+    )
     series = shard_series(attempt.job)
     assert (series.num_nonfinite[0, 0], series.loss_sum[0, 0]) == (2, 0.0)
 
@@ -91,8 +102,14 @@ REFUSED = {
     "a shard of another job": (BASE.replace("shard_001", "stranger"), "stranger"),
     "a rank beyond the world": (BASE.replace('"worker": 0', '"worker": 7'), "worker"),
     "another protocol": (BASE.replace('"protocol": 1', '"protocol": 2'), "protocol"),
-    "a flag where a number stands": (BASE.replace('"nonfinite": {}', '"nonfinite": {"loss_sum": {"nan": [0]}}'), "nonfinite"),
-    "a flag beyond the column": (BASE.replace('"nonfinite": {}', '"nonfinite": {"loss_sum": {"nan": [9]}}'), "nonfinite"),
+    "a flag where a number stands": (
+        BASE.replace('"nonfinite": {}', '"nonfinite": {"loss_sum": {"nan": [0]}}'),
+        "nonfinite",
+    ),
+    "a flag beyond the column": (
+        BASE.replace('"nonfinite": {}', '"nonfinite": {"loss_sum": {"nan": [9]}}'),
+        "nonfinite",
+    ),
     "flags of an unknown column": (BASE.replace('"nonfinite": {}', '"nonfinite": {"x": {"nan": [0]}}'), "nonfinite"),
     "a cut body": (BASE[:-9], "samples"),
     "something else": ("[1, 2]", "object"),
@@ -124,7 +141,9 @@ def test_only_the_living_token_of_the_attempt_may_report(client: Client) -> None
     attempt, secret = make_live_attempt()
     _, other = make_live_attempt()
     cast = make_cast(attempt.job.team)
-    _, personal = token_create(team=cast.team, name="x", scopes=["ingest", "admin"], now=timezone.now(), user=cast.admin)
+    _, personal = token_create(
+        team=cast.team, name="x", scopes=["ingest", "admin"], now=timezone.now(), user=cast.admin
+    )
     for token, status in ((other, 403), (personal, 403), ("cf_nobody", 401), ("", 401)):
         answer = post(client, attempt, token, "reports", report())
         assert (answer.status_code, answer.json()["code"]) == (status, "bad_token")
@@ -160,7 +179,9 @@ def test_a_report_moves_heartbeat_step_and_step_time(client: Client) -> None:
 def test_directives_go_to_worker_0_until_it_acknowledges(client: Client) -> None:
     attempt, secret = make_live_attempt()
     order = directive_issue(attempt=attempt, action="pause_shard", args={"shard": "shard_001"}, now=timezone.now())
-    told = [post(client, attempt, secret, "reports", report(w, s)).json()["directives"] for w, s in ((0, 0), (0, 1), (1, 0))]
+    told = [
+        post(client, attempt, secret, "reports", report(w, s)).json()["directives"] for w, s in ((0, 0), (0, 1), (1, 0))
+    ]
     assert [[d["id"] for d in directives] for directives in told] == [[str(order.uuid)], [str(order.uuid)], []]
     ack = {"applied": [{"id": str(order.uuid), "outcome": "applied", "step": 42, "detail": ""}]}
     assert post(client, attempt, secret, "reports", report(0, 2, control=ack)).json()["directives"] == []
@@ -176,7 +197,9 @@ def test_an_acknowledgement_of_nothing_does_not_cost_the_telemetry(client: Clien
     assert Report.objects.count() == 1
 
 
-def test_log_lines_are_kept_and_bounded(client: Client, settings: Any, tmp_path: Any, django_capture_on_commit_callbacks: Any) -> None:
+def test_log_lines_are_kept_and_bounded(
+    client: Client, settings: Any, tmp_path: Any, django_capture_on_commit_callbacks: Any
+) -> None:
     from jobs.services import attempt_logs
 
     settings.VAR_DIR = tmp_path
@@ -194,14 +217,17 @@ def test_log_lines_are_kept_and_bounded(client: Client, settings: Any, tmp_path:
 def test_rollups_of_every_level_hold_the_same_sum(client: Client) -> None:
     attempt, secret = make_live_attempt()
     for seq, start in enumerate((0, 3, 1000)):
-        post(client, attempt, secret, "reports", report(seq=seq, points=[(s, "shard_001", 2.0, 1) for s in range(start, start + 20)]))
+        points = [(s, "shard_001", 2.0, 1) for s in range(start, start + 20)]
+        post(client, attempt, secret, "reports", report(seq=seq, points=points))
     for level in range(7):
         series = shard_series(attempt.job, level=level)
         assert (series.loss_sum.sum(), series.tokens.sum(), series.num_points.sum()) == (120.0, 60, 60)
     assert ShardBin.objects.filter(level=0).count() == 43
 
 
-def test_a_duplicate_among_two_thousand_reports_costs_no_scan(client: Client, django_assert_max_num_queries: Any) -> None:
+def test_a_duplicate_among_two_thousand_reports_costs_no_scan(
+    client: Client, django_assert_max_num_queries: Any
+) -> None:
     attempt, secret = make_live_attempt()
     now = timezone.now()
     Report.objects.bulk_create(
@@ -213,7 +239,14 @@ def test_a_duplicate_among_two_thousand_reports_costs_no_scan(client: Client, dj
 
 def test_the_last_word_ends_the_job_and_may_come_twice(client: Client) -> None:
     attempt, secret = make_live_attempt()
-    word = {"protocol": 1, "outcome": "done", "step": 600, "failure_class": None, "message": "", "exit_code": 0, "totals": {"tokens": 5}}
+    word = {
+        "protocol": 1,
+        "outcome": "done",
+        "step": 600,
+        "failure_class": None,
+        "message": "",
+        "totals": {"tokens": 5},
+    }
     assert [post(client, attempt, secret, "finish", word).json() for _ in range(2)] == [{}, {}]
     assert Job.objects.get(pk=attempt.job_id).status == "succeeded"
 
@@ -233,7 +266,14 @@ def test_a_start_is_harmless_to_repeat(client: Client) -> None:
 
 def test_a_snapshot_never_goes_back(client: Client) -> None:
     attempt, secret = make_live_attempt()
-    word = {"protocol": 1, "snapshot": "step-000300-1a2b", "kind": "gradient", "step": 300, "uri": "file:///x", "world_size": 2}
+    word = {
+        "protocol": 1,
+        "snapshot": "step-000300-1a2b",
+        "kind": "gradient",
+        "step": 300,
+        "uri": "file:///x",
+        "world_size": 2,
+    }
     for status in ("writing", "verified", "complete", "verified"):
         assert post(client, attempt, secret, "snapshots", word | {"status": status}).json() == {}
     assert [s.status for s in attempt.snapshots.all()] == ["verified"]

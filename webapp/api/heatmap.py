@@ -34,7 +34,9 @@ WINDOW = [
 SHARDS = [
     OpenApiParameter("shards", str, description="Shard ids, separated by commas; default: all."),
     OpenApiParameter("order", str, enum=["category", "worst", "index"]),
-    OpenApiParameter("offset", int, description="Rows to leave out, where a job has more shards than one answer holds."),
+    OpenApiParameter(
+        "offset", int, description="Rows to leave out, where a job has more shards than one answer holds."
+    ),
 ]
 
 
@@ -75,7 +77,9 @@ def compact(request: Request, document: Any) -> HttpResponse:
 
 
 class HeatmapView(APIView):
-    @extend_schema(summary="Loss per shard over steps", tags=["charts"], parameters=WINDOW + SHARDS, responses=OpenApiTypes.OBJECT)
+    @extend_schema(
+        summary="Loss per shard over steps", tags=["charts"], parameters=WINDOW + SHARDS, responses=OpenApiTypes.OBJECT
+    )
     def get(self, request: Request, job: uuid.UUID) -> HttpResponse:
         row = job_of(request, job)
         return compact(request, heatmap_form(heatmap_asked(request, row)))
@@ -96,14 +100,18 @@ class HeatmapCsvView(APIView):
 
 
 class WorkersView(APIView):
-    @extend_schema(summary="Step time per worker over steps", tags=["charts"], parameters=WINDOW, responses=OpenApiTypes.OBJECT)
+    @extend_schema(
+        summary="Step time per worker over steps", tags=["charts"], parameters=WINDOW, responses=OpenApiTypes.OBJECT
+    )
     def get(self, request: Request, job: uuid.UUID) -> HttpResponse:
         row = job_of(request, job)
         return compact(request, step_times_form(step_times(row, **window_query(request, row))))
 
 
 class SeriesView(APIView):
-    @extend_schema(summary="Loss lines of shards", tags=["charts"], parameters=WINDOW + SHARDS, responses=OpenApiTypes.OBJECT)
+    @extend_schema(
+        summary="Loss lines of shards", tags=["charts"], parameters=WINDOW + SHARDS, responses=OpenApiTypes.OBJECT
+    )
     def get(self, request: Request, job: uuid.UUID) -> HttpResponse:
         row = job_of(request, job)
         return compact(request, series_form(heatmap_asked(request, row, 400)))

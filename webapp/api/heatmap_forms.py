@@ -11,8 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.models import JobShard
-from jobs.selectors.heatmap import Heatmap, attempts_shown, digits_of, pauses_of
+from jobs.selectors.heatmap import Heatmap, ShardRow, attempts_shown, digits_of, pauses_of
 from jobs.selectors.marks import Mark
 from jobs.selectors.windows import Window
 from jobs.selectors.workers import StepTimes, worker_form
@@ -55,12 +54,12 @@ def window_form(window: Window) -> dict[str, Any]:
     }
 
 
-def shard_form(row: JobShard, latest: float, digits: int) -> dict[str, Any]:
+def shard_form(row: ShardRow, latest: float, digits: int) -> dict[str, Any]:
     return {
-        "key": row.shard.key,
-        "shard": str(row.shard.uuid),
+        "key": row.key,
+        "shard": str(row.uuid),
         "index": row.index,
-        "category": row.shard.category,
+        "category": row.category,
         "weight": round(row.weight, 6),
         "paused": row.paused,
         "hardness": row.hardness_score,
@@ -95,7 +94,7 @@ def series_form(heat: Heatmap) -> dict[str, Any]:
         "steps": [heat.window.start + heat.window.width * b for b in range(heat.window.num_bins)],
         "all": rounded(whole, digits),
         "shards": [
-            {"key": s.shard.key, "mean": mean[i], "min": lowest[i], "max": highest[i], "tokens": tokens[i],
+            {"key": s.key, "mean": mean[i], "min": lowest[i], "max": highest[i], "tokens": tokens[i],
              "nonfinite": heat.nonfinite[i].tolist()}
             for i, s in enumerate(heat.rows)
         ],
@@ -122,12 +121,14 @@ def heatmap_rows(heat: Heatmap) -> Iterator[str]:
     """CSV of the same cells, one line per cell in which the shard was seen."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["shard", "category", "step_from", "step_to", "loss_mean", "loss_min", "loss_max", "tokens", "nonfinite"])
+    writer.writerow(
+        ["shard", "category", "step_from", "step_to", "loss_mean", "loss_min", "loss_max", "tokens", "nonfinite"]
+    )
     for i, row in enumerate(heat.rows):
         for b in np.flatnonzero(heat.tokens[i] >= 0):
             first = heat.window.start + heat.window.width * int(b)
             writer.writerow(
-                [cell(row.shard.key), cell(row.shard.category), first, first + heat.window.width - 1, number(heat.mean[i, b]),
+                [cell(row.key), cell(row.category), first, first + heat.window.width - 1, number(heat.mean[i, b]),
                  number(heat.lowest[i, b]), number(heat.highest[i, b]), int(heat.tokens[i, b]), int(heat.nonfinite[i, b])]
             )  # fmt: skip
         yield buffer.getvalue()

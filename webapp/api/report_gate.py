@@ -84,7 +84,9 @@ class ReportGate:
         if isinstance(outcome, DomainError | Error):
             raise outcome
         if isinstance(outcome, Exception):  # the writer has logged it
-            raise Refusal(500, "server_error", "The report could not be stored; the server's log says why. Keep the batch.")
+            raise Refusal(
+                500, "server_error", "The report could not be stored; the server's log says why. Keep the batch."
+            )
         return answer_report(outcome, timezone.now())
 
 
@@ -123,9 +125,7 @@ async def _body(receive: Any, headers: dict[bytes, str]) -> bytes:
 async def _batch(raw: bytes, encoding: str) -> Batch:
     if len(raw) < (INLINE_BYTES // 4 if encoding else INLINE_BYTES):
         return report_parse(body_unpack(raw, encoding))
-    return await asyncio.get_running_loop().run_in_executor(
-        _threads, lambda: report_parse(body_unpack(raw, encoding))
-    )
+    return await asyncio.get_running_loop().run_in_executor(_threads, lambda: report_parse(body_unpack(raw, encoding)))
 
 
 async def _stored(report: Incoming) -> Outcome:

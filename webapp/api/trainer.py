@@ -56,7 +56,8 @@ from webapp.api.trainer_forms import (
     start_fields,
 )
 
-View = Callable[["TrainerView", Request, Speaker, bytes], Answer]
+View = Callable[[Any, Request, Speaker, bytes], Answer]
+BEARER: Any = [{"bearer": []}]  # the name that webapp/api/auth.py gives in the schema
 PROBLEMS = {
     code: OpenApiResponse(OpenApiTypes.OBJECT, description=what)
     for code, what in {
@@ -75,7 +76,7 @@ def described(summary: str) -> Any:
     return extend_schema(
         summary=summary,
         tags=["trainer"],
-        auth=[{"bearer": []}],
+        auth=BEARER,
         request=OpenApiTypes.OBJECT,
         responses={200: OpenApiTypes.OBJECT, **PROBLEMS},
     )
@@ -159,7 +160,7 @@ class SamplesView(TrainerView):
     @extend_schema(
         summary="Samples of a shard revision",
         tags=["trainer"],
-        auth=[{"bearer": []}],
+        auth=BEARER,
         responses={(200, "application/x-ndjson"): OpenApiTypes.BINARY, 304: None, **PROBLEMS},
     )
     def get(self, request: Request, attempt: uuid.UUID, revision: uuid.UUID) -> HttpResponseBase:

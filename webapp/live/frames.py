@@ -47,7 +47,9 @@ class DeltaSource:
             return None
         self.seq = window.seq
         head = {"seq": self.seq, "prev": before, "step": job.current_step, "status": job.status}
-        dirty = Report.objects.filter(attempt__job=job, pk__gt=before, pk__lte=self.seq).aggregate(m=Min("step_min"))["m"]
+        dirty = Report.objects.filter(attempt__job=job, pk__gt=before, pk__lte=self.seq).aggregate(m=Min("step_min"))[
+            "m"
+        ]
         if dirty is None:
             return encode({"type": "delta", **head, "width": window.width, "bins": []})
         first = dirty // window.width

@@ -118,7 +118,15 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def on_changed(
-    sender: Any, *, team_id: int, job_id: int | None, kind: str, subject_type: str, subject_uuid: str, event_id: int, **_: Any
+    sender: Any,
+    *,
+    team_id: int,
+    job_id: int | None,
+    kind: str,
+    subject_type: str,
+    subject_uuid: str,
+    event_id: int,
+    **_: Any,
 ) -> None:
     notice = {"kind": kind, "subject_type": subject_type, "subject": subject_uuid, "job_id": job_id, "event": event_id}
     publish(team_group(team_id), notice)
