@@ -216,7 +216,7 @@ STATICFILES_DIRS = [BASE_DIR / "static", ("vendor/plotly", package_dir("plotly")
 # Without `collectstatic` WhiteNoise serves what the finders find; a server behind a proxy may collect and hash them.
 STATIC_COLLECTED = env.bool("COUNTERFLOW_STATIC_COLLECTED", default=False)
 WHITENOISE_USE_FINDERS = not STATIC_COLLECTED
-WHITENOISE_AUTOREFRESH = DEBUG
+WHITENOISE_AUTOREFRESH = not STATIC_COLLECTED  # a file that changes under a running server is served whole
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {
