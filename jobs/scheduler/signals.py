@@ -95,6 +95,20 @@ def peers_median(situation: Situation, values: Floats) -> tuple[Floats, Any]:
     return out, np.where(small, len(names) - 1, sizes[group] - 1)
 
 
+def shard_course(situation: Situation, index: int) -> tuple[list[float | None], list[float | None]]:
+    """[B] loss of one shard, and [B] median loss of its peers, for a person to look at."""
+    names = [shard.category for shard in situation.shards]
+    same = [i for i, name in enumerate(names) if name == names[index] and i != index]
+    peers = same if len(same) >= 2 else [i for i in range(len(names)) if i != index]
+    losses = situation.losses()
+    theirs = [_median(losses[peers, b]) for b in range(losses.shape[1])]
+    return [_rounded(v) for v in losses[index]], [_rounded(v) for v in theirs]
+
+
+def _rounded(value: float) -> float | None:
+    return round(float(value), 4) if np.isfinite(value) else None
+
+
 def typical_sigma(gaps: Floats, *, window: int, floor: float) -> float:
     """Scale of the shards' distances from their peers: the median over windows of `window` bins of [S, B] `gaps`.
 

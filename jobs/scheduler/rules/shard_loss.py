@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.scheduler.proposal import Effect, Proposal
-from jobs.scheduler.signals import ShardSignal, shard_signals
+from jobs.scheduler.signals import ShardSignal, shard_course, shard_signals
 from jobs.scheduler.situation import ShardFacts, Situation
 
 RULE = "shard_loss"
@@ -132,7 +132,9 @@ def _wasted_usd_per_hour(situation: Situation, shard: ShardFacts) -> float:
 
 def _evidence(situation: Situation, signal: ShardSignal, settings: Settings) -> dict[str, Any]:
     steps = min(settings.window_bins, situation.bins.size // 2) * situation.bin_steps
-    return {**signal.as_json(), "window_steps": steps, "step": situation.step, "z_needed": settings.z_high}
+    own, theirs = shard_course(situation, signal.index)
+    course = {"loss_series": own, "category_series": theirs}
+    return {**signal.as_json(), **course, "window_steps": steps, "step": situation.step, "z_needed": settings.z_high}
 
 
 def _confidence(signal: ShardSignal, settings: Settings) -> float:
