@@ -18,6 +18,7 @@ from jobs.services.reports import report_add
 from tests.factories import Cast, make_cast, make_decision, make_job
 from tests.ingest.bodies import make_live_attempt, report
 from tests.live.sockets import Socket, signed_in
+from webapp.live.hub import hub
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -119,3 +120,17 @@ async def test_a_right_that_is_lost_closes_the_socket(how: str) -> None:
     ws, _ = await open_job(cast, attempt)
     await lose(cast, how)
     assert await ws.closing_code() == 4403
+
+
+async def test_coming_and_going_leaves_nothing_behind() -> None:
+    cast, attempt = await make_world()
+    client = await signed_in(cast.viewer)
+    before = len(asyncio.all_tasks())
+    for _ in range(25):
+        ws = Socket(client, f"/ws/jobs/{attempt.job.uuid}/")
+        assert await ws.open()
+        await ws.frame("hello")
+        await ws.leave()
+    await asyncio.sleep(0)
+    assert hub().rooms == {}
+    assert len(asyncio.all_tasks()) <= before + 1

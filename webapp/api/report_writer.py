@@ -75,6 +75,7 @@ class ReportWriter:
     def _store(self, orders: list[Order]) -> list[Outcome]:
         """Together; if that fails, one by one, so that one bad report does not take the others down."""
         try:
+            _open_durably()
             return list(reports_store(reports=[o.report for o in orders], now=timezone.now()))
         except Exception as error:
             connection.close() if isinstance(error, Error) else None
@@ -83,6 +84,16 @@ class ReportWriter:
                     logger.exception("a report could not be stored")
                 return [error]
         return [outcome for order in orders for outcome in self._store([order])]
+
+
+def _open_durably() -> None:
+    """On SQLite, let a commit of this thread reach the disk before it returns: what was answered survives a power cut.
+
+    The other connections stay at `synchronous=NORMAL`, where only a crash of the machine can take the last commits.
+    """
+    if connection.connection is None and connection.vendor == "sqlite":
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA synchronous=FULL")
 
 
 _writer: ReportWriter | None = None
