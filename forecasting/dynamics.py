@@ -86,7 +86,9 @@ def _steps_left(job: Job) -> list[float]:
     return found
 
 
-def _slot_after(job: Job, modes: list[tuple[int, int]], before: int, step: int, mode: int, by_total: bool) -> tuple[float, int]:
+def _slot_after(
+    job: Job, modes: list[tuple[int, int]], before: int, step: int, mode: int, by_total: bool
+) -> tuple[float, int]:
     """Productive share of a slot in `mode` after `before`, and the changeover step at its end."""
     (spot0, size0), (spot1, size1) = modes[before], modes[mode]
     if by_total:

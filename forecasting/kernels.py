@@ -87,7 +87,9 @@ def slots_needed(p, work, held_spot, held_od, left):  # type: ignore[no-untyped-
         return 0
     speed = p.curve[p.top]
     if p.changeover < 0:
-        first = speed * (p.mu_grow if held_spot + held_od < p.top else (p.mu_shrink if held_spot + held_od > p.top else 1.0))
+        first = speed * (
+            p.mu_grow if held_spot + held_od < p.top else (p.mu_shrink if held_spot + held_od > p.top else 1.0)
+        )
         if work <= first + 1e-9:
             return 1
         if first <= 0 and speed <= 0:
@@ -175,7 +177,10 @@ def uniform_progress(p, t, work, held_spot, held_od, left, spot_here, ride):  # 
             spot = min(held_spot, spot_here, keep)
             return spot, keep - spot, KEEP
     behind = rate * (t + 1) - done
-    if ride > 0 and (p.sizes.size == 1 or p.curve[ride] * (p.mu_grow if p.changeover < 0 and ride > held_spot + held_od else 1.0) >= behind - 1e-9):
+    if ride > 0 and (
+        p.sizes.size == 1
+        or p.curve[ride] * (p.mu_grow if p.changeover < 0 and ride > held_spot + held_od else 1.0) >= behind - 1e-9
+    ):
         return ride, 0, SPOT
     late = rate * t - done if p.sizes.size == 1 else behind
     if late <= 1e-9:

@@ -96,7 +96,9 @@ def _offer_costs(job: Job, machine: Control, offer: OfferSeries, horizon: int) -
     return machine.costs(local, np.asarray(offer.availability[:horizon]), np.asarray(offer.price[:horizon], float))
 
 
-def _solve(job: Job, arcs: list[_Arc], num_states: int, horizon: int, time_limit_s: float) -> tuple[list[int], int | None]:
+def _solve(
+    job: Job, arcs: list[_Arc], num_states: int, horizon: int, time_limit_s: float
+) -> tuple[list[int], int | None]:
     """Index of the arc taken in each slot, and the finishing slot."""
     num_arcs = len(arcs)
     cost = np.array([arc.cost for arc in arcs]).T  # [T, A]
@@ -111,7 +113,9 @@ def _solve(job: Job, arcs: list[_Arc], num_states: int, horizon: int, time_limit
     options = {"time_limit": time_limit_s, "mip_rel_gap": 1e-9}
     found = milp(objective, integrality=np.ones(n), bounds=Bounds(0, upper), constraints=constraints, options=options)
     if found.x is None or found.status != 0:
-        raise ValueError(f"no proven optimum within {time_limit_s:g} s ({found.message}); shorten the window or take fewer sizes")
+        raise ValueError(
+            f"no proven optimum within {time_limit_s:g} s ({found.message}); shorten the window or take fewer sizes"
+        )
     taken = np.asarray(found.x[: horizon * num_arcs]).reshape(horizon, num_arcs).argmax(axis=1)
     done = np.flatnonzero(found.x[horizon * num_arcs :] > 0.5)
     return [int(a) for a in taken], int(done[0]) + 1 if len(done) else None
@@ -148,10 +152,14 @@ def _finish(job: Job, gain: FloatArray, horizon: int, n: int) -> LinearConstrain
 
 
 def _row(columns: IntArray, values: FloatArray, n: int, low: float, high: float) -> LinearConstraint:
-    return LinearConstraint(coo_array((values, (np.zeros(len(columns), int), columns)), shape=(1, n)).tocsr(), low, high)
+    return LinearConstraint(
+        coo_array((values, (np.zeros(len(columns), int), columns)), shape=(1, n)).tocsr(), low, high
+    )
 
 
-def _plan(job: Job, machine: Control, offers: list[OfferSeries], arcs: list[_Arc], chosen: list[int], finish: int | None) -> OfferPlan:
+def _plan(
+    job: Job, machine: Control, offers: list[OfferSeries], arcs: list[_Arc], chosen: list[int], finish: int | None
+) -> OfferPlan:
     horizon = len(chosen)
     where, spot, od, cost = np.full(horizon, -1), np.zeros(horizon, np.int64), np.zeros(horizon, np.int64), 0.0
     for t, arc in enumerate(arcs[a] for a in chosen):

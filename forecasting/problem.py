@@ -63,7 +63,9 @@ class Job:
         if self.throughput is not None:
             h = self.throughput
             if len(h) != self.n_max + 1 or h[0] != 0 or not all(math.isfinite(x) and x >= 0 for x in h):
-                raise ValueError(f"throughput needs n_max + 1 = {self.n_max + 1} finite values that start with H(0) = 0")
+                raise ValueError(
+                    f"throughput needs n_max + 1 = {self.n_max + 1} finite values that start with H(0) = 0"
+                )
             if max(h[n] for n in self.sizes) <= 0:
                 raise ValueError("throughput is 0 at every allowed size; the job could never progress")
         if not self.sizes:

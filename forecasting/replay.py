@@ -99,7 +99,11 @@ def draw_starts(num_slots: int, horizon: int, history_fraction: float, count: in
         raise ValueError(f"history_fraction is {history_fraction}; it is a share of the series: 0 <= share < 1")
     low, high = math.ceil(history_fraction * num_slots - 1e-9), num_slots - horizon
     if high < low:
-        fits = f"a history fraction of at most {max(0.0, high / num_slots):.2f}" if high > 0 else "a shorter deadline or longer slots"
+        fits = (
+            f"a history fraction of at most {max(0.0, high / num_slots):.2f}"
+            if high > 0
+            else "a shorter deadline or longer slots"
+        )
         raise ValueError(f"no window of {horizon} slots fits behind slot {low} of {num_slots}; {fits} would work")
     return np.sort(np.random.default_rng(seed).integers(low, high + 1, size=count)).astype(np.int64)
 
@@ -118,9 +122,13 @@ def replay(
     where = np.asarray(starts, dtype=np.int64)
     for start in where:
         if start < 0 or start + job.hard_slots > len(market):
-            raise ValueError(f"start {start}: its window of {job.hard_slots} slots does not fit into {len(market)} slots")
+            raise ValueError(
+                f"start {start}: its window of {job.hard_slots} slots does not fit into {len(market)} slots"
+            )
     if abs(market.slot_s - job.slot_s) > 1e-6:
-        raise ValueError(f"the market is cut into slots of {market.slot_s} s but the job counts slots of {job.slot_s} s")
+        raise ValueError(
+            f"the market is cut into slots of {market.slot_s} s but the job counts slots of {job.slot_s} s"
+        )
     made = [make_policy(p) if isinstance(p, str) else p for p in policies]
     tasks = [(policy, chunk) for policy in made for chunk in _chunks(policy, where, processes)]
     best_tasks = list(np.array_split(where, min(len(where), 8 * processes))) if optimum else []
@@ -172,7 +180,17 @@ def _compiled(policy: Guarded, job: Job, market: Market, starts: IntArray) -> Po
     utility, cost, finish = np.zeros(n), np.zeros(n), np.zeros(n, np.int64)
     spots, ods = np.zeros((n, horizon), np.int64), np.zeros((n, horizon), np.int64)
     kernels.run_basic(
-        kernels.pack(job), policy.basic_code, True, market.availability, market.price, starts, utility, cost, finish, spots, ods
+        kernels.pack(job),
+        policy.basic_code,
+        True,
+        market.availability,
+        market.price,
+        starts,
+        utility,
+        cost,
+        finish,
+        spots,
+        ods,
     )
     run_window(policy, job, market, int(starts[0]))  # compiles what decide() needs
     timed = run_window(policy, job, market, int(starts[0])).decide_ms

@@ -21,7 +21,12 @@ from forecasting.simulate import Market
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of market.md; prices are per GPU-slot unless `--price-per hour`."""
     add = parser.add_argument
-    add("traces", nargs="+", metavar="TRACE", help="trace file of any known format; FILE#KEY names one series of several")
+    add(
+        "traces",
+        nargs="+",
+        metavar="TRACE",
+        help="trace file of any known format; FILE#KEY names one series of several",
+    )
     add("--prices", metavar="FILE", help="price series used instead of --spot, from the trace's first slot on")
     add("--n-min", type=int, default=1)
     add("--n-max", type=int, default=1)
@@ -44,7 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--at", help="start slots to use instead of drawing, for example 120,340")
     add("--seed", type=int, default=1)
     add("--history-fraction", type=float, default=0.33)
-    add("--policies", default="all", help=f"all, or names out of {', '.join(POLICIES)}, AHAP(w,c,t), AHANP(t); separated by ';' or ','")
+    add(
+        "--policies",
+        default="all",
+        help=f"all, or names out of {', '.join(POLICIES)}, AHAP(w,c,t), AHANP(t); separated by ';' or ','",
+    )
     add("--processes", type=int, default=max(1, min(2, os.cpu_count() or 1)))
     add("--json", metavar="OUT", help="where to write the JSON; - for standard output")
     add("--html", metavar="OUT", help="where to write the report")
@@ -89,7 +98,9 @@ def job_and_market(options: dict[str, Any], trace: str) -> tuple[Job, Market]:
     slot_s = options["slot_s"]
     series = load_trace(trace).slots(slot_s)
     if series.availability is None:
-        raise ValueError(f"{trace} has prices but no availability; give an availability trace, and this file as --prices")
+        raise ValueError(
+            f"{trace} has prices but no availability; give an availability trace, and this file as --prices"
+        )
     if len(series) == 0:
         raise ValueError(f"{trace} is shorter than one slot of {slot_s:g} s")
     scale = slot_s / 3600 if options["price_per"] == "hour" else 1.0
@@ -157,7 +168,9 @@ def table(result: ReplayResult) -> str:
     for name, r in result.policies.items():
         share = f"{100 * r.utility.mean() / best_u:6.2f} %" if best_u > 0 else "     - "
         ratio = f"{r.cost.mean() / best_c:6.3f}" if best_c > 0 else "   -  "
-        lines.append(f"  {name:<20} utility {r.utility.mean():10.4g} ({share})  cost {r.cost.mean():10.4g} (x {ratio})  missed {r.missed}")
+        lines.append(
+            f"  {name:<20} utility {r.utility.mean():10.4g} ({share})  cost {r.cost.mean():10.4g} (x {ratio})  missed {r.missed}"
+        )
     return "\n".join(lines)
 
 
@@ -168,7 +181,11 @@ def _bar(options: dict[str, Any], name: str) -> Any:
 
     def show(done: int, total: int) -> None:
         filled = int(30 * done / total)
-        print(f"\r{name[:30]:<30} [{'#' * filled}{'.' * (30 - filled)}] {done}/{total}", end="\n" if done == total else "", file=sys.stderr)
+        print(
+            f"\r{name[:30]:<30} [{'#' * filled}{'.' * (30 - filled)}] {done}/{total}",
+            end="\n" if done == total else "",
+            file=sys.stderr,
+        )
 
     return show
 

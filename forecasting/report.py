@@ -50,13 +50,35 @@ def _table(result: ReplayResult) -> str:
         f"{len(result.starts)} windows; {job.work:.6g} GPU-slots of work, deadline {job.deadline_slots} slots of {job.slot_s:g} s, "
         f"sizes {job.sizes[0]} to {job.n_max}, on-demand {job.on_demand_price:g} per GPU-slot; means over the windows"
     )
-    heads = ("Policy", "Utility", "of clairvoyant", "Cost", "x clairvoyant", "Finish (slot)", "Missed", "Decide p99 (ms)")
+    heads = (
+        "Policy",
+        "Utility",
+        "of clairvoyant",
+        "Cost",
+        "x clairvoyant",
+        "Finish (slot)",
+        "Missed",
+        "Decide p99 (ms)",
+    )
     rows = [_row(name, result, r) for name, r in result.policies.items()]
     if len(result.optimum_utility):
-        rows.append(["Clairvoyant", f"{result.optimum_utility.mean():.4g}", "100 %", f"{result.optimum_cost.mean():.4g}", "1", "", "", ""])
+        rows.append(
+            [
+                "Clairvoyant",
+                f"{result.optimum_utility.mean():.4g}",
+                "100 %",
+                f"{result.optimum_cost.mean():.4g}",
+                "1",
+                "",
+                "",
+                "",
+            ]
+        )
     cells = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in rows)
     head = "".join(f"<th scope='col'>{h}</th>" for h in heads)
-    return f"<table><caption>{html.escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{cells}</tbody></table>"
+    return (
+        f"<table><caption>{html.escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{cells}</tbody></table>"
+    )
 
 
 def _row(name: str, result: ReplayResult, r: PolicyResult) -> list[str]:
@@ -74,7 +96,12 @@ def box_chart(result: ReplayResult, what: str) -> Any:
     """Distribution over the windows of one figure, a box per policy."""
     figure = go.Figure()
     for i, (name, r) in enumerate(result.policies.items()):
-        figure.add_box(y=getattr(r, what).tolist(), name=name, boxpoints="all", marker={"color": COLOURS[i % len(COLOURS)], "size": 4})
+        figure.add_box(
+            y=getattr(r, what).tolist(),
+            name=name,
+            boxpoints="all",
+            marker={"color": COLOURS[i % len(COLOURS)], "size": 4},
+        )
     best = result.optimum_utility if what == "utility" else result.optimum_cost
     if len(best):
         figure.add_box(y=best.tolist(), name="Clairvoyant", boxpoints="all", marker={"color": "#333333", "size": 4})
@@ -88,12 +115,22 @@ def timeline(result: ReplayResult, window: int = 0) -> Any:
     slots = list(range(horizon))
     figure = go.Figure()
     there = result.market.availability[start : start + horizon]
-    figure.add_scatter(x=slots, y=there.tolist(), name="spot there", line={"color": "#999999", "shape": "hv", "width": 1}, fill="tozeroy")
+    figure.add_scatter(
+        x=slots,
+        y=there.tolist(),
+        name="spot there",
+        line={"color": "#999999", "shape": "hv", "width": 1},
+        fill="tozeroy",
+    )
     for i, (name, r) in enumerate(result.policies.items()):
         colour = COLOURS[i % len(COLOURS)]
         for values, kind, dash in ((r.n_spot[window], "spot", "solid"), (r.n_on_demand[window], "on-demand", "dot")):
             line = {"color": colour, "dash": dash, "shape": "hv"}
-            figure.add_scatter(x=slots, y=values.tolist(), name=f"{name} {kind}", line=line, visible=True if i == 0 else "legendonly")
+            figure.add_scatter(
+                x=slots, y=values.tolist(), name=f"{name} {kind}", line=line, visible=True if i == 0 else "legendonly"
+            )
     figure.add_vline(x=result.job.deadline_slots, line={"color": "#D55E00", "dash": "dash"})
-    figure.update_layout(title=f"Window from slot {start}", xaxis_title="slot", yaxis_title="GPUs", template="plotly_white", height=420)
+    figure.update_layout(
+        title=f"Window from slot {start}", xaxis_title="slot", yaxis_title="GPUs", template="plotly_white", height=420
+    )
     return figure

@@ -49,7 +49,9 @@ class HedgeState:
 class PolicySelector:
     """Hedge over named members. `weights`, `regret` and `bound` are what the Market page shows."""
 
-    def __init__(self, names: Sequence[str], *, horizon: int | None = None, share: float = 0.0, state: HedgeState | None = None) -> None:
+    def __init__(
+        self, names: Sequence[str], *, horizon: int | None = None, share: float = 0.0, state: HedgeState | None = None
+    ) -> None:
         if len(names) < 1 or len(set(names)) != len(names):
             raise ValueError("the pool needs at least one member, each with its own name")
         if not 0 <= share < 1:
@@ -85,8 +87,15 @@ class PolicySelector:
     def learn(self, utilities: FloatArray) -> None:
         """Take in one job: `utilities` [M] scaled to [0, 1], in the order of the names."""
         scaled = np.asarray(utilities, float)
-        if scaled.shape != (len(self.state.names),) or not np.isfinite(scaled).all() or scaled.min() < 0 or scaled.max() > 1:
-            raise ValueError(f"need {len(self.state.names)} finite utilities in [0, 1]; scale them with scaled_utilities()")
+        if (
+            scaled.shape != (len(self.state.names),)
+            or not np.isfinite(scaled).all()
+            or scaled.min() < 0
+            or scaled.max() > 1
+        ):
+            raise ValueError(
+                f"need {len(self.state.names)} finite utilities in [0, 1]; scale them with scaled_utilities()"
+            )
         s = self.state
         s.earned += float(self.weights @ scaled)
         s.totals = s.totals + scaled
@@ -120,7 +129,9 @@ def scaled_utilities(utilities: FloatArray, job: Job) -> FloatArray:
     return np.asarray(np.clip((np.asarray(utilities, float) + worst) / (job.value + worst), 0.0, 1.0))
 
 
-def member_utilities(pool: Sequence[Guarded], job: Job, market: Market, start: int, progress: Callable[[], None] | None = None) -> FloatArray:
+def member_utilities(
+    pool: Sequence[Guarded], job: Job, market: Market, start: int, progress: Callable[[], None] | None = None
+) -> FloatArray:
     """What every member would have earned in a past window, shape [M]."""
     found = np.zeros(len(pool))
     for i, policy in enumerate(pool):
@@ -148,4 +159,9 @@ class Selected:
         weight = float(self.selector.weights[self.selector.state.names.index(name)])
         numbers = {**chosen.reason.numbers, "weight": 100 * weight, "jobs": float(self.selector.state.num_jobs)}
         words = name.replace("{", "(").replace("}", ")") + " ({weight:.0f} % of the weight after {jobs:.0f} jobs): "
-        return Allocation(chosen.n_spot, chosen.n_on_demand, Reason(chosen.reason.rule, words + chosen.reason.template, numbers), chosen.offer)
+        return Allocation(
+            chosen.n_spot,
+            chosen.n_on_demand,
+            Reason(chosen.reason.rule, words + chosen.reason.template, numbers),
+            chosen.offer,
+        )

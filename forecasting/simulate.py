@@ -96,7 +96,9 @@ class OffersOutcome:
     num_moves: int
 
 
-def run_offers(policy: Policy, job: Job, markets: list[Market], start: int, move_costs: list[float] | None = None) -> OffersOutcome:
+def run_offers(
+    policy: Policy, job: Job, markets: list[Market], start: int, move_costs: list[float] | None = None
+) -> OffersOutcome:
     """Replay a policy over several offers that are known on the same slots. A move is a start, and pays its egress."""
     if not markets or any(start + job.hard_slots > len(market) for market in markets):
         raise ValueError(f"a window of {job.hard_slots} slots from slot {start} does not fit into every offer's series")

@@ -24,14 +24,28 @@ class AHANP:
         spot_here = s.available if s.spot_price < job.on_demand_price else 0
         ride = floor_size(job, spot_here)
         numbers = {"lead": 100 * lead, "band": 100 * self.threshold, "spot": float(ride)}
-        if ride == 0 and s.held_on_demand and s.held_spot == 0 and job.changeover_s is not None and lead < self.threshold:
-            return Allocation(0, s.held_on_demand, Reason("keep", "no spot, {lead:+.1f} % of the line: stay on demand", numbers))
+        if (
+            ride == 0
+            and s.held_on_demand
+            and s.held_spot == 0
+            and job.changeover_s is not None
+            and lead < self.threshold
+        ):
+            return Allocation(
+                0, s.held_on_demand, Reason("keep", "no spot, {lead:+.1f} % of the line: stay on demand", numbers)
+            )
         if lead > self.threshold:
             size = min(ride, s.held_spot) if s.held_spot else ride
             size = floor_size(job, size)
-            return Allocation(size, 0, Reason("ahead", "{lead:+.1f} % of the line, band {band:.1f} %: {spot:.0f} spot, no growth", numbers))
+            return Allocation(
+                size,
+                0,
+                Reason("ahead", "{lead:+.1f} % of the line, band {band:.1f} %: {spot:.0f} spot, no growth", numbers),
+            )
         if lead >= -self.threshold and not (ride == 0 and lead < 0):
-            return Allocation(ride, 0, Reason("band", "{lead:+.1f} % of the line: all spot there is ({spot:.0f})", numbers))
+            return Allocation(
+                ride, 0, Reason("band", "{lead:+.1f} % of the line: all spot there is ({spot:.0f})", numbers)
+            )
         size = size_to_reach(s, max(ride, job.sizes[0]))
         spot = min(spot_here, size)
         return Allocation(spot, size - spot, Reason("behind", "{lead:+.1f} % of the line: on-demand fills up", numbers))

@@ -21,24 +21,37 @@ _CELLS = 48
 class AHAP:
     """Committed horizon control. `commitment` plans, each over `window` slots, are averaged."""
 
-    def __init__(self, window: int, commitment: int, threshold: float, forecaster: Forecaster = markov_forecast, error_switch: float | None = None) -> None:
+    def __init__(
+        self,
+        window: int,
+        commitment: int,
+        threshold: float,
+        forecaster: Forecaster = markov_forecast,
+        error_switch: float | None = None,
+    ) -> None:
         if not 1 <= commitment <= window:
             raise ValueError(f"commitment {commitment} and window {window}: need 1 <= commitment <= window")
         if threshold <= 0:
             raise ValueError(f"threshold is {threshold}; it is a share of the on-demand price above 0")
         self.window, self.commitment, self.threshold = window, commitment, threshold
         self.forecaster, self.error_switch = forecaster, error_switch
-        self.name = f"AHAP({window},{commitment},{threshold:g})" + (f"~{error_switch:g}" if error_switch is not None else "")
+        self.name = f"AHAP({window},{commitment},{threshold:g})" + (
+            f"~{error_switch:g}" if error_switch is not None else ""
+        )
         self._plans: OrderedDict[tuple[object, ...], FloatArray] = OrderedDict()
 
     def decide(self, situation: Situation) -> Allocation:
-        s, job = situation, situation.job
+        s, _job = situation, situation.job
         lead = line_lead(s)
         if self.error_switch is not None and self._rolling_error(s) > self.error_switch:
             from forecasting.policies.ahanp import AHANP
 
             inner = AHANP(0.05).decide(s)
-            reason = Reason("forecast_error", "rolling forecast error above {limit:.2f}: without forecasts", {"limit": self.error_switch})
+            reason = Reason(
+                "forecast_error",
+                "rolling forecast error above {limit:.2f}: without forecasts",
+                {"limit": self.error_switch},
+            )
             return Allocation(inner.n_spot, inner.n_on_demand, reason)
         plans = [self._plan(s, back) for back in range(min(self.commitment, s.slot + 1))]
         wanted = np.mean([plan[back] for back, plan in enumerate(plans)], axis=0)
@@ -91,11 +104,15 @@ class AHAP:
             costs = np.where(np.isfinite(costs) & self._pure_spot(job, costs, available, prices), costs, np.inf)
         state = machine.state_of(job, s.held_spot, s.held_on_demand, s.changeover_left_s)
         speed = float(job.curve[job.top_size])
-        modes = plan_window(costs, machine.gain, machine.nxt, state, target, 1.05 * job.on_demand_price * job.top_size / speed, _CELLS)
-        rows = [machine.split(int(m), int(available[t]), float(prices[t]), job.on_demand_price) for t, m in enumerate(modes)]
+        modes = plan_window(
+            costs, machine.gain, machine.nxt, state, target, 1.05 * job.on_demand_price * job.top_size / speed, _CELLS
+        )
+        rows = [
+            machine.split(int(m), int(available[t]), float(prices[t]), job.on_demand_price) for t, m in enumerate(modes)
+        ]
         return np.array(rows, dtype=float)
 
-    def _pure_spot(self, job: Job, costs: FloatArray, available: IntArray, prices: FloatArray) -> np.ndarray:  # type: ignore[type-arg]
+    def _pure_spot(self, job: Job, costs: FloatArray, available: IntArray, prices: FloatArray) -> np.ndarray:
         """Modes that cost no more than spot alone would: [H, J]."""
         machine = pure_modes(job)
         return costs <= machine.size[None, :] * prices[:, None] + 1e-9
@@ -107,7 +124,10 @@ class AHAP:
         if steps < 1:
             return 0.0
         misses = [
-            abs(float(self.forecaster(past[: len(past) - i], price[: len(past) - i], 1)[0][0]) - float(past[len(past) - i]))
+            abs(
+                float(self.forecaster(past[: len(past) - i], price[: len(past) - i], 1)[0][0])
+                - float(past[len(past) - i])
+            )
             for i in range(1, steps + 1)
         ]
         return float(np.mean(misses)) / s.job.n_max

@@ -19,13 +19,22 @@ class Policy(Protocol):
 _WORDS = {
     kernels.IDLE: ("idle", "no spot in this slot and {slack:.1f} slots of slack: wait"),
     kernels.SPOT: ("spot", "{available:.0f} spot GPUs at {price:.4g}, on-demand {on_demand_price:.4g}: use them"),
-    kernels.ON_DEMAND: ("on_demand", "on-demand only, {work_left:.1f} GPU-slots left, {slots_left:.0f} slots to the deadline"),
+    kernels.ON_DEMAND: (
+        "on_demand",
+        "on-demand only, {work_left:.1f} GPU-slots left, {slots_left:.0f} slots to the deadline",
+    ),
     kernels.CATCH_UP: ("catch_up", "{behind:.1f} GPU-slots behind the uniform line: on-demand until it is reached"),
-    kernels.KEEP: ("keep", "stay on demand: {behind:.1f} GPU-slots against the line, a change now would cost a changeover"),
+    kernels.KEEP: (
+        "keep",
+        "stay on demand: {behind:.1f} GPU-slots against the line, a change now would cost a changeover",
+    ),
     kernels.GUARD: ("guard", "last safe moment: on-demand needs {needed:.0f} of the {slots_left:.0f} slots left"),
     kernels.MIX: ("guard", "last safe moment, full size with the spot that risks nothing; {slots_left:.0f} slots left"),
     kernels.BUDGET: ("budget", "nothing affordable: {spent:.4g} of the budget of {budget:.4g} is spent"),
-    kernels.AFFORD: ("budget", "the largest size that the rest of the budget pays: {spent:.4g} of {budget:.4g} is spent"),
+    kernels.AFFORD: (
+        "budget",
+        "the largest size that the rest of the budget pays: {spent:.4g} of {budget:.4g} is spent",
+    ),
 }
 
 
@@ -33,7 +42,9 @@ def reason_for(rule: int, situation: Situation, packed: kernels.Pack) -> Reason:
     """Words and numbers for a compiled rule."""
     s = situation
     name, template = _WORDS[rule]
-    needed = kernels.slots_needed(packed, s.work_left, s.held_spot, s.held_on_demand, s.changeover_left_s / s.job.slot_s)
+    needed = kernels.slots_needed(
+        packed, s.work_left, s.held_spot, s.held_on_demand, s.changeover_left_s / s.job.slot_s
+    )
     numbers = {
         "available": float(s.available),
         "price": s.spot_price,
@@ -53,7 +64,15 @@ def basic_allocation(code: int, situation: Situation) -> Allocation:
     """One decision of a policy that needs no model."""
     s, packed = situation, packed_job(situation)
     spot, od, rule = kernels.basic_action(
-        packed, code, s.slot, s.work_left, s.held_spot, s.held_on_demand, s.changeover_left_s / s.job.slot_s, s.available, s.spot_price
+        packed,
+        code,
+        s.slot,
+        s.work_left,
+        s.held_spot,
+        s.held_on_demand,
+        s.changeover_left_s / s.job.slot_s,
+        s.available,
+        s.spot_price,
     )
     return Allocation(int(spot), int(od), reason_for(rule, s, packed))
 

@@ -8,6 +8,7 @@ short past gives a usable model and a long one its own.
 Legend: K past slots, L levels, X chain states (level, age of the spell), D parts of the day.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,8 @@ from numba import njit
 
 from forecasting.problem import FloatArray, IntArray
 
-AGE_EDGES_S = (0.0, 1800.0, 7200.0, 28_800.0)
+# A spell is likeliest to end in its first slots, so the first edges are close together.
+AGE_EDGES_S = (0.0, 400.0, 1000.0, 2500.0, 7200.0, 21_600.0, 64_800.0)
 DAY_S = 86_400.0
 NONE, PART, ALL = 0, 1, 2
 
@@ -27,11 +29,13 @@ class ChainSettings:
 
     age_edges_s: tuple[float, ...] = AGE_EDGES_S
     day_parts: int = 4
-    hazard_events: float = 2.0  # prior events per age bucket
-    hazard_shape: float = 0.3  # prior hazard ~ age ** -shape
+    hazard_events: float = 1.0  # prior events per age bucket
+    hazard_shape: float = 0.8  # prior hazard ~ age ** -shape
     day_events: float = 20.0  # prior events per part of the day
+    day_gain: float = 3.0  # log-likelihood per factor that the time of day must bring to be used
     spell_s: float = 4 * 3600.0  # spell length assumed before any was seen
     level_events: float = 1.0  # prior moves per level
+    half_life_s: float = math.inf  # how fast the past fades
 
 
 @dataclass(frozen=True)
@@ -65,9 +69,9 @@ def level_of(sizes: IntArray, availability: IntArray) -> IntArray:
     return np.searchsorted(sizes, availability, side="right") - 1
 
 
-def day_part(clock_s: FloatArray, num_parts: int) -> IntArray:
+def day_part(clock_s: np.ndarray[Any, Any], num_parts: int) -> IntArray:
     """Part of the (UTC) day, 0..num_parts - 1."""
-    return ((np.asarray(clock_s) % DAY_S) * num_parts / DAY_S).astype(np.int64)
+    return ((clock_s % DAY_S) * num_parts / DAY_S).astype(np.int64)
 
 
 def fit_chain(availability: IntArray, sizes: IntArray, slot_s: float, clock_s: float, settings: ChainSettings) -> Chain:
@@ -100,28 +104,44 @@ def _age(classes: IntArray) -> int:
     return int(_ages(classes)[-1])
 
 
-def _hazards(classes: IntArray, ages: IntArray, part: IntArray, num_parts: int, slot_s: float, settings: ChainSettings) -> FloatArray:
+def _hazards(
+    classes: IntArray, ages: IntArray, part: IntArray, num_parts: int, slot_s: float, settings: ChainSettings
+) -> FloatArray:
     """Chance per slot that a spell ends, shape [D, 3 classes, A ages]."""
     num_ages = len(ages)
     age = np.searchsorted(ages, _ages(classes), side="right") - 1
     ends = classes[1:] != classes[:-1]
+    weight = 0.5 ** (np.arange(len(ends), 0, -1) * slot_s / settings.half_life_s)
     middle = np.sqrt(np.maximum(ages, 1.0) * np.append(ages[1:], max(ages[-1] * 2, 2)))
     law = middle**-settings.hazard_shape
     hazard = np.zeros((num_parts, 3, num_ages))
     for kind in (NONE, PART, ALL):
         mine = classes[:-1] == kind
-        stays = np.bincount(age[:-1][mine], minlength=num_ages).astype(float)
-        events = np.bincount(age[:-1][mine], weights=ends[mine], minlength=num_ages)
+        stays = np.bincount(age[:-1][mine], weights=weight[mine], minlength=num_ages)
+        events = np.bincount(age[:-1][mine], weights=(weight * ends)[mine], minlength=num_ages)
         assumed = settings.spell_s / slot_s
         scale = (events.sum() + 0.5) / ((stays * law).sum() + 0.5 * assumed * law.mean())
         prior = np.clip(scale * law, 1e-6, 0.9)
         base = (events + settings.hazard_events) / (stays + settings.hazard_events / prior)
-        for d in range(num_parts):
-            here = mine & (part[:-1] == d)
-            expected = base[age[:-1][here]].sum()
-            factor = (ends[here].sum() + settings.day_events) / (expected + settings.day_events)
-            hazard[d, kind] = np.clip(base * factor, 1e-6, 0.95)
+        hazard[:, kind] = np.clip(
+            base * _day_factors(base[age[:-1]], ends, mine, part[:-1], settings, num_parts)[:, None], 1e-6, 0.95
+        )
     return hazard
+
+
+def _day_factors(
+    expected: FloatArray, ends: FloatArray, mine: FloatArray, part: IntArray, settings: ChainSettings, num_parts: int
+) -> FloatArray:
+    """Factor on the hazard in each part of the day, [D]; all 1 unless the past shows clearly that the time matters."""
+    factors, gain = np.ones(num_parts), 0.0
+    if num_parts == 1:
+        return factors
+    for d in range(num_parts):
+        here = mine & (part == d)
+        awaited, seen = float(expected[here].sum()), float(ends[here].sum())
+        factors[d] = (seen + settings.day_events) / (awaited + settings.day_events)
+        gain += seen * np.log(factors[d]) - awaited * (factors[d] - 1)  # Poisson log-likelihood ratio
+    return factors if gain > settings.day_gain * (num_parts - 1) else np.ones(num_parts)
 
 
 def _destinations(levels: IntArray, classes: IntArray, num_levels: int, settings: ChainSettings) -> FloatArray:

@@ -57,7 +57,12 @@ def noisy(inner: Forecaster, share: float, seed: int = 0) -> Forecaster:
     return spoiled
 
 
-def from_models(make_availability: Callable[[], Any], make_price: Callable[[], Any], series_of: Callable[..., Any], refit_every: int = 48) -> Forecaster:
+def from_models(
+    make_availability: Callable[[], Any],
+    make_price: Callable[[], Any],
+    series_of: Callable[..., Any],
+    refit_every: int = 48,
+) -> Forecaster:
     """Wrap forecasting models (`fit(series)`, `predict(horizon, quantiles).mean`), refitted every so many slots."""
     fitted: dict[int, tuple[Any, Any]] = {}
 

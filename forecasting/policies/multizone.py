@@ -92,7 +92,7 @@ class ZoneProgram:
         made_at = s.slot - s.slot % every
         back = s.slot - made_at
         stop = len(s.offers[0].availability) - back
-        marks = tuple(zlib.crc32(np.ascontiguousarray(o.availability[:stop])) for o in s.offers)
+        marks = tuple(zlib.crc32(o.availability[:stop].tobytes()) for o in s.offers)
         prices = tuple(float(o.price[stop - 1]) for o in s.offers)
         key = (s.job, made_at, stop, marks, prices)
         found = self._tables.get(key)
@@ -114,8 +114,18 @@ class ZoneProgram:
         numbers = {"zones": float(len(s.offers)), "left": float(s.slots_left), "work": s.work_left, "zone": float(zone)}
         if kernels.is_safe(packed, s.slot, s.work_left, *held, left, *want):
             if zone < 0:
-                return Allocation(0, 0, Reason("idle", "no zone of {zones:.0f} is worth its price now; {left:.0f} slots left", numbers), s.held_offer)
-            words = ("spot" if spot else "on-demand") + " in " + _plain(s.offers[zone].name) + ", {work:.1f} GPU-slots in {left:.0f} slots to go"
+                return Allocation(
+                    0,
+                    0,
+                    Reason("idle", "no zone of {zones:.0f} is worth its price now; {left:.0f} slots left", numbers),
+                    s.held_offer,
+                )
+            words = (
+                ("spot" if spot else "on-demand")
+                + " in "
+                + _plain(s.offers[zone].name)
+                + ", {work:.1f} GPU-slots in {left:.0f} slots to go"
+            )
             return Allocation(*want, Reason("move" if moved else "zone", words, numbers), zone)
         words = "last safe moment: on-demand now, {work:.1f} GPU-slots in {left:.0f} slots to go"
         return Allocation(0, size, Reason("guard", words, numbers), on_demand_home(s))
@@ -141,7 +151,10 @@ def on_demand_home(s: Situation) -> int:
     """Where on-demand runs: where it already does, else in the cheapest offer, the present one among equals."""
     if s.held_on_demand:
         return s.held_offer
-    return min(range(len(s.offers)), key=lambda i: (_on_demand_price(s, i) + s.offers[i].move_cost * (i != s.held_offer), i != s.held_offer, i))
+    return min(
+        range(len(s.offers)),
+        key=lambda i: (_on_demand_price(s, i) + s.offers[i].move_cost * (i != s.held_offer), i != s.held_offer, i),
+    )
 
 
 def _cheapest(s: Situation, zones: list[int]) -> int:
@@ -150,7 +163,10 @@ def _cheapest(s: Situation, zones: list[int]) -> int:
 
 def most_up(s: Situation, size: int, stop: int) -> list[int]:
     """Offers worth modelling: at most six, those up most in the past, in their own order."""
-    share = [float((o.availability[:stop] >= size).mean()) if s.job.spot_allowed and o.spot_allowed else -1.0 for o in s.offers]
+    share = [
+        float((o.availability[:stop] >= size).mean()) if s.job.spot_allowed and o.spot_allowed else -1.0
+        for o in s.offers
+    ]
     best = sorted(range(len(share)), key=lambda i: -share[i])[:MAX_OFFERS]
     return sorted(i for i in best if share[i] >= 0)
 
@@ -179,7 +195,7 @@ def _build(s: Situation, zones: list[int], size: int, stop: int, made_at: int, k
     slots_left = job.deadline_slots - made_at
     after = solve(
         costs, moves, np.zeros(slots_left, dtype=np.int64), gain, nxt, wait, speed, len(zones) + 1, cell,
-        int(np.ceil(job.work / cell - 1e-9)), 2.0 * job.on_demand_price * size / speed, keep, made_at,
+        int(np.ceil(job.work / cell - 1e-9)), 2.0 * job.on_demand_price * size / speed, keep,
     )  # fmt: skip
     return _ZoneTables(after, gain, nxt, wait, cell)
 
@@ -202,7 +218,7 @@ def _machine(job: Job, num_zones: int, size: int) -> tuple[FloatArray, IntArray,
     return gain, nxt, wait
 
 
-def _product_chain(ups: list[np.ndarray]) -> np.ndarray:  # type: ignore[type-arg]
+def _product_chain(ups: list[np.ndarray]) -> np.ndarray:
     """Moves [1, to X, from X] of independent two-state chains, zone k being bit k."""
     moves = np.ones((1, 1))
     for up in ups:

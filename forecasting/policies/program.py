@@ -15,13 +15,12 @@ _NEVER = np.float32(1e30)
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "arcp", "nsz"})
-def solve(costs, moves, part, gain, nxt, wait, speed, top_mode, cell, num_cells, short_price, keep, elapsed):  # type: ignore[no-untyped-def]
+def solve(costs, moves, part, gain, nxt, wait, speed, top_mode, cell, num_cells, short_price, keep):  # type: ignore[no-untyped-def]
     """Expected cost still to come after each of the next `keep` slots.
 
     costs [J,X] float32 money of a mode (inf if not there); moves [D,X,X] float32 with moves[d,y,x] the chance to go from
     x to y; part [T] the day part of each slot; gain [S,J] in work, nxt [S,J]; wait [S] slots that a change to full
-    on-demand loses; cell: work per grid step; short_price: money per unit of work still missing at the deadline;
-    elapsed: slots that have passed since the job's start.
+    on-demand loses; cell: work per grid step; short_price: money per unit of work still missing at the deadline.
     Returns after [keep, W+1, S, X]: the expected cost after slot t with w cells left, given the market in slot t.
     """
     horizon = part.size
@@ -30,24 +29,19 @@ def solve(costs, moves, part, gain, nxt, wait, speed, top_mode, cell, num_cells,
     value = np.zeros((num_cells + 1, num_states, num_market), dtype=np.float32)
     for i in range(num_cells + 1):
         value[i] = np.float32(short_price * i * cell)
-    fastest = gain.max()
-    reach = int(np.ceil(fastest / cell)) + 1
     ahead = np.zeros_like(value)
     for t in range(horizon - 1, -1, -1):
-        # Work left can be no less than full speed since the job's start would leave, and no more than full speed from
-        # here can still do: what lies outside is never met while the guard holds.
-        low = max(1, int((num_cells * cell - (elapsed + t) * fastest) / cell) - 1)
+        # More than full speed from here can still do is never met while the guard holds. Nothing is cut at the other end:
+        # work can vanish (a job converges early), and the table has to be right there too.
         high = min(num_cells, int((horizon - t) * speed / cell) + 2)
-        a, b = max(0, low - reach), min(num_cells, high) + 1
-        if b <= a:
-            continue
-        rows = np.dot(value[a:b].copy().reshape((b - a) * num_states, num_market), moves[part[t]])
-        ahead[a:b] = rows.reshape(b - a, num_states, num_market)
+        b = high + 1
+        rows = np.dot(value[:b].copy().reshape(b * num_states, num_market), moves[part[t]])
+        ahead[:b] = rows.reshape(b, num_states, num_market)
         if t < keep:
-            after[t, a:b] = ahead[a:b]
+            after[t, :b] = ahead[:b]
         if t == 0:
             break
-        for i in range(low, high + 1):
+        for i in range(1, high + 1):
             for s in range(num_states):
                 _step(value[i, s], costs, gain, nxt, wait, speed, top_mode, cell, horizon - t - 1, ahead, i * cell, s)
         value[0] = np.float32(0.0)

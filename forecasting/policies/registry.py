@@ -32,7 +32,9 @@ def make_policy(name: str) -> Guarded:
             return Guarded(AHAP(int(numbers[0]), int(numbers[1]), numbers[2]))
         if found[1] == "AHANP" and len(numbers) == 1:
             return Guarded(AHANP(numbers[0]))
-    raise ValueError(f"unknown policy {name!r}; known are {', '.join(POLICIES)}, AHAP(window,commitment,threshold), AHANP(threshold)")
+    raise ValueError(
+        f"unknown policy {name!r}; known are {', '.join(POLICIES)}, AHAP(window,commitment,threshold), AHANP(threshold)"
+    )
 
 
 def make_pool(forecaster: Forecaster = markov_forecast) -> list[Guarded]:

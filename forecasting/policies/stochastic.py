@@ -1,6 +1,6 @@
 """StochasticProgram: the exact best plan against a learnt random market.
 
-At the start, and then every eighth of the time to the deadline, a semi-Markov chain is fitted to everything seen so far
+At the start, and then every quarter of the time to the deadline, a semi-Markov chain is fitted to everything seen so far
 (`chain`), and the expected cost to go is computed by backward induction over (slot, market state, work left, what is held)
 (`program`). In between, a decision is one look into that table with the exact work left. The price is taken to stay
 where it is (prices are close to a random walk); when it has moved by more than a share, the table is computed again.
@@ -8,7 +8,7 @@ where it is (prices are close to a random walk); when it has moved by more than 
 
 import zlib
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,8 +18,11 @@ from forecasting.policies.program import choose, solve
 from forecasting.problem import Allocation, FloatArray, IntArray, Job, Reason, Situation
 
 PRICE_MOVE = 0.05
-_REMEMBERED = 64
+MAX_SIZES = 14  # sizes that a plan tells apart
+_REMEMBERED_BYTES = 400_000_000
+_TABLE_BYTES = 64_000_000
 _MAX_CELLS = 900
+_MAX_OPERATIONS = 5e8  # of one backward pass, so that a cold decision stays below two seconds
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,9 @@ class StochasticProgram:
 
     name = "StochasticProgram"
 
-    def __init__(self, settings: ChainSettings | None = None, refreshes: int = 8, name: str = "StochasticProgram") -> None:
+    def __init__(
+        self, settings: ChainSettings | None = None, refreshes: int = 4, name: str = "StochasticProgram"
+    ) -> None:
         self.settings = settings or ChainSettings()
         self.refreshes = refreshes
         self.name = name
@@ -51,7 +56,7 @@ class StochasticProgram:
         job = s.job
         if s.slots_left <= 0:
             return self._late(s)
-        every = max(1, -(-job.deadline_slots // self.refreshes))
+        every = refresh_slots(job, self.refreshes)
         made_at = self._made_at(s, every)
         back = s.slot - made_at
         tables = self._solved(s, made_at, every)
@@ -70,7 +75,9 @@ class StochasticProgram:
     def _late(self, s: Situation) -> Allocation:
         """Past the deadline the programme has no plan: all the spot there is; the guard decides about on-demand."""
         size = max((n for n in s.job.sizes if n <= s.available), default=0)
-        return Allocation(size, 0, Reason("late", "past the deadline, {work:.1f} GPU-slots left", {"work": s.work_left}))
+        return Allocation(
+            size, 0, Reason("late", "past the deadline, {work:.1f} GPU-slots left", {"work": s.work_left})
+        )
 
     def _made_at(self, s: Situation, every: int) -> int:
         """The slot whose knowledge the table is made of: the last refresh, or later if the price has moved since."""
@@ -85,14 +92,14 @@ class StochasticProgram:
     def _solved(self, s: Situation, made_at: int, every: int) -> Tables:
         stop = len(s.offers[0].availability) - (s.slot - made_at)
         past, price = s.offers[0].availability[:stop], float(s.offers[0].price[stop - 1])
-        key = (s.job, made_at, stop, price, zlib.crc32(np.ascontiguousarray(past)))
+        key = (s.job, made_at, stop, price, zlib.crc32(past.tobytes()))
         found = self._tables.get(key)
         if found is None:
             clock = s.clock_s - (s.slot - made_at) * s.job.slot_s
             keep = min(every, s.job.deadline_slots - made_at)
             found = build_tables(s.job, past, price, clock, s.job.deadline_slots - made_at, keep, self.settings)
             self._tables[key] = found
-            if len(self._tables) > _REMEMBERED:
+            while len(self._tables) > 1 and sum(t.after.nbytes for t in self._tables.values()) > _REMEMBERED_BYTES:
                 self._tables.popitem(last=False)
         return found
 
@@ -106,22 +113,47 @@ class StochasticProgram:
         return Reason("programme", words + "; spot carries {level:.0f} at {price:.4g}", numbers)
 
 
-def build_tables(job: Job, past: IntArray, price: float, clock_s: float, slots_left: int, keep: int, settings: ChainSettings) -> Tables:
+def refresh_slots(job: Job, refreshes: int) -> int:
+    """Slots between two fits: the deadline's share, or fewer where a table for that many slots would not fit into memory."""
+    sizes, cells = planning_sizes(job), int(np.ceil(job.work / grid_cell(job)))
+    states = len(sizes) + 1 if job.changeover_s is None else 4 * (2 * len(sizes) + 1)
+    row = 4 * (cells + 1) * states * num_market_states(job)
+    return int(max(1, min(-(-job.deadline_slots // refreshes), _TABLE_BYTES // row)))
+
+
+def build_tables(
+    job: Job, past: IntArray, price: float, clock_s: float, slots_left: int, keep: int, settings: ChainSettings
+) -> Tables:
     """Fit the chain and solve the programme for the slots that are left."""
     past = past if job.spot_allowed and price < job.on_demand_price else np.zeros_like(past)
-    machine = pure_modes(job)
-    chain = fit_chain(past, np.array([0, *job.sizes]), job.slot_s, clock_s, settings)
+    plan_job = replace(job, allowed_sizes=planning_sizes(job))
+    machine = pure_modes(plan_job)
+    chain = fit_chain(past, np.array([0, *plan_job.sizes]), job.slot_s, clock_s, settings)
     carried = chain.sizes[chain.level]
     costs = machine.costs(job, carried, np.full(len(carried), price))
     cell = grid_cell(job)
     wait, top_mode = waits(job, machine)
+    by_mode = np.ascontiguousarray(costs.T, dtype=np.float32)
     after = solve(
-        np.ascontiguousarray(costs.T, dtype=np.float32), chain.moves, chain.parts(clock_s, slots_left), machine.gain, machine.nxt, wait,
+        by_mode, chain.moves, chain.parts(clock_s, slots_left), machine.gain, machine.nxt, wait,
         float(job.curve[job.top_size]), top_mode, cell, int(np.ceil(job.work / cell - 1e-9)),
         2.0 * job.on_demand_price * job.top_size / float(job.curve[job.top_size]), keep,
-        job.deadline_slots - slots_left,
     )  # fmt: skip
     return Tables(chain, machine, after, wait, top_mode, cell)
+
+
+def planning_sizes(job: Job) -> tuple[int, ...]:
+    """The sizes that a plan tells apart: all of them, or an even choice with the smallest and the fastest."""
+    sizes = job.sizes
+    if len(sizes) <= MAX_SIZES + 1:
+        return sizes
+    picked = {sizes[round(i * (len(sizes) - 1) / (MAX_SIZES - 1))] for i in range(MAX_SIZES)}
+    return tuple(sorted(picked | {job.top_size}))
+
+
+def num_market_states(job: Job) -> int:
+    """An upper bound on the chain's states."""
+    return len(planning_sizes(job)) + 2 * len(ChainSettings().age_edges_s)
 
 
 def pure_modes(job: Job) -> Control:
@@ -134,14 +166,18 @@ def pure_modes(job: Job) -> Control:
     rank = np.full(machine.gain.shape[0], 0)
     rank[states] = np.arange(len(states))
     pick = np.ix_(states, keep)
-    return Control(machine.spot[keep], machine.size[keep], machine.num_steps, machine.gain[pick], rank[machine.nxt[pick]])
+    return Control(
+        machine.spot[keep], machine.size[keep], machine.num_steps, machine.gain[pick], rank[machine.nxt[pick]]
+    )
 
 
 def grid_cell(job: Job) -> float:
-    """Work per grid step: half a slot at full speed where that is affordable, so that steady running needs no rounding."""
-    speed = float(job.curve[job.top_size])
-    cell = speed / 2 if job.n_max == 1 or job.gang else speed / 8
-    return max(cell, job.work / _MAX_CELLS)
+    """Work per grid step: a slot at full speed for one size, an eighth of it for many; coarser where the pass would take long."""
+    speed, num_sizes = float(job.curve[job.top_size]), len(planning_sizes(job))
+    cell = max(speed if num_sizes == 1 else speed / 8, job.work / _MAX_CELLS)
+    modes = num_sizes + 1 if job.changeover_s is None else 2 * num_sizes + 1
+    per_cell = job.deadline_slots * modes * modes * num_market_states(job)
+    return max(cell, job.work / max(40.0, _MAX_OPERATIONS / per_cell))
 
 
 def waits(job: Job, machine: Control) -> tuple[FloatArray, int]:

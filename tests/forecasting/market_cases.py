@@ -25,7 +25,9 @@ def single_job(**changes: object) -> Job:
     return Job(**{**numbers, **changes})  # type: ignore[arg-type]
 
 
-def random_market(seed: int, top: int, num_slots: int = 120, slot_s: float = 1800.0, price: float | None = None) -> Market:
+def random_market(
+    seed: int, top: int, num_slots: int = 120, slot_s: float = 1800.0, price: float | None = None
+) -> Market:
     """Spells of none and all with some levels between, and a price that wanders or stays."""
     rng = np.random.default_rng(seed)
     availability, up = np.zeros(num_slots, dtype=np.int64), bool(rng.integers(0, 2))

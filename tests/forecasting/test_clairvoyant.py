@@ -22,7 +22,8 @@ def random_job(rng: np.random.Generator, changeover: bool) -> Job:
     work = float(rng.choice([0.5, 1.0, 1.5, 2.25, 3.0]) * rng.integers(1, 4))
     return Job(
         work=work, deadline_slots=deadline, value=float(rng.integers(1, 20)), on_demand_price=float(rng.choice([1.0, 2.0])),
-        n_min=int(rng.integers(1, n_max + 1)), n_max=n_max, gang=bool(rng.integers(0, 2)), gamma=float(rng.choice([1.0, 1.25, 1.5])),
+        n_min=int(rng.integers(1, n_max + 1)), n_max=n_max, gang=bool(rng.integers(0, 2)),
+        gamma=float(rng.choice([1.0, 1.25, 1.5])),
         throughput=speed, mu_grow=0.5, mu_shrink=0.75, slot_s=100.0,
         changeover_s=float(rng.choice([0.0, 50.0, 100.0, 150.0])) if changeover else None,
     )  # fmt: skip
@@ -74,7 +75,9 @@ def test_brute_force_agrees_on_tiny_problems(changeover: bool) -> None:
         if job.hard_slots > 4 or job.n_max > 2:
             continue
         availability, price = random_market(rng, job)
-        assert clairvoyant(job, availability, price).utility == pytest.approx(brute_force(job, availability, price), abs=1e-6)
+        assert clairvoyant(job, availability, price).utility == pytest.approx(
+            brute_force(job, availability, price), abs=1e-6
+        )
 
 
 def test_the_plan_that_is_returned_earns_the_utility_that_is_claimed() -> None:
@@ -95,7 +98,9 @@ def test_a_budget_that_binds_is_kept_and_costs_utility() -> None:
     job = Job(work=4, deadline_slots=4, value=10, on_demand_price=1, gamma=1.5)
     availability, price = np.array([0, 0, 1, 1, 1, 1]), np.full(6, 0.3)
     free = clairvoyant(job, availability, price)
-    tight = clairvoyant(Job(work=4, deadline_slots=4, value=10, on_demand_price=1, gamma=1.5, budget=1.3), availability, price)
+    tight = clairvoyant(
+        Job(work=4, deadline_slots=4, value=10, on_demand_price=1, gamma=1.5, budget=1.3), availability, price
+    )
     assert tight.cost <= 1.3 + 1e-9 < free.cost
     assert tight.utility < free.utility
 
@@ -113,7 +118,16 @@ def test_moving_between_offers_is_paid_for() -> None:
 
 def test_an_irregular_curve_is_bracketed() -> None:
     curve = (0.0, 1.0, 2**0.5 + 0.1234567, 3**0.7 + 0.31234567)
-    job = Job(work=7, deadline_slots=6, value=20, on_demand_price=1, n_max=3, throughput=curve, mu_grow=0.8123457, mu_shrink=0.9)
+    job = Job(
+        work=7,
+        deadline_slots=6,
+        value=20,
+        on_demand_price=1,
+        n_max=3,
+        throughput=curve,
+        mu_grow=0.8123457,
+        mu_shrink=0.9,
+    )
     best = clairvoyant(job, np.array([3, 0, 2, 3, 1, 3, 0, 0, 3]), np.full(9, 0.3))
     assert best.utility <= best.upper_bound + 1e-9
     assert best.upper_bound - best.utility < 1.5
@@ -130,7 +144,10 @@ def test_more_availability_never_lowers_the_optimum(availability: list[int], whe
     more = list(availability)
     more[where] = 3
     price = np.full(9, 0.3)
-    assert clairvoyant(job, np.array(more), price).utility >= clairvoyant(job, np.array(availability), price).utility - 1e-9
+    assert (
+        clairvoyant(job, np.array(more), price).utility
+        >= clairvoyant(job, np.array(availability), price).utility - 1e-9
+    )
 
 
 @given(availabilities, st.integers(2, 5))

@@ -41,7 +41,11 @@ class Flutterer:
 @settings(max_examples=120, deadline=None)
 def test_a_feasible_deadline_is_always_made(seed, share, changeover, approval, policy) -> None:  # type: ignore[no-untyped-def]
     job = single_job(work=30 * share, changeover_s=changeover, mu_grow=0.7, approval_slots=approval)
-    made = Guarded({"Idler": Idler(), "Flutterer": Flutterer()}[policy]) if policy in ("Idler", "Flutterer") else make_policy(policy)
+    made = (
+        Guarded({"Idler": Idler(), "Flutterer": Flutterer()}[policy])
+        if policy in ("Idler", "Flutterer")
+        else make_policy(policy)
+    )
     outcome = run_window(made, job, random_market(seed, 1, slot_s=390.0), 40)
     assert not outcome.missed(job) or not job.feasible
 
@@ -50,13 +54,16 @@ def test_a_feasible_deadline_is_always_made(seed, share, changeover, approval, p
 @pytest.mark.parametrize("kind", ["outage", "spike", "flicker", "dies"])
 def test_outages_and_price_spikes_make_no_policy_late(name: str, kind: str) -> None:
     slots = np.arange(120)
-    availability = {"outage": slots * 0, "spike": slots * 0 + 4, "flicker": (slots % 2) * 4, "dies": (slots < 66) * 4}[kind]
+    availability = {"outage": slots * 0, "spike": slots * 0 + 4, "flicker": (slots % 2) * 4, "dies": (slots < 66) * 4}[
+        kind
+    ]
     price = np.where(slots % 5 == 0, 40.0, 0.35) if kind == "spike" else np.full(120, 0.35)
     market = Market(availability.astype(np.int64), price, 1800.0)
     for job in (elastic_job(), elastic_job(work=70.0), elastic_job(gang=True), elastic_job(changeover_s=900.0)):
         outcome = run_window(make_policy(name), job, market, 50)
         assert not outcome.missed(job)
-        assert np.isfinite([outcome.utility, outcome.cost]).all() and outcome.cost >= 0
+        assert np.isfinite([outcome.utility, outcome.cost]).all()
+        assert outcome.cost >= 0
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -70,7 +77,8 @@ def test_an_infeasible_job_runs_at_full_size_while_that_still_pays_and_is_then_l
     late = elastic_job(work=90.0, value=400.0)
     assert not late.feasible
     outcome = run_window(Guarded(Idler()), late, Market(np.zeros(120, np.int64), np.full(120, 0.35), 1800.0), 50)
-    assert outcome.finish_slot is not None and outcome.finish_slot > late.deadline_slots
+    assert outcome.finish_slot is not None
+    assert outcome.finish_slot > late.deadline_slots
     hopeless = elastic_job(work=500.0)
     given_up = run_window(Guarded(Idler()), hopeless, Market(np.zeros(120, np.int64), np.full(120, 0.35), 1800.0), 50)
     assert given_up.finish_slot is None
@@ -81,10 +89,12 @@ def test_the_guard_names_the_last_safe_moment_in_slots() -> None:
     now = Situation(job, 4, 12.0, (Offer(np.zeros(10, np.int64), np.full(10, 1.0)),))
     moment = last_safe_moment(now)
     assert moment.slots_needed == 14
-    assert moment.slot == 16 and moment.feasible
+    assert moment.slot == 16
+    assert moment.feasible
     at_it = Situation(job, 16, 12.0, now.offers)
     choice = guarded(at_it, Allocation(0, 0, Reason("idle", "nothing")))
-    assert choice.n_on_demand == 1 and choice.reason.rule == "guard"
+    assert choice.n_on_demand == 1
+    assert choice.reason.rule == "guard"
     assert "14" in choice.reason.text
 
 

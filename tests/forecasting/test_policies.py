@@ -37,7 +37,9 @@ def test_a_different_future_does_not_change_what_was_done_before_it(name, make_j
     start = 60
     other = np.array(market.availability)
     other[start + cut :] = job.n_max - other[start + cut :]
-    changed = replace(market, availability=other, price=np.concatenate([market.price[: start + cut], market.price[start + cut :] * 3]))
+    changed = replace(
+        market, availability=other, price=np.concatenate([market.price[: start + cut], market.price[start + cut :] * 3])
+    )
     one, two = (run_window(make_policy(name), job, m, start) for m in (market, changed))
     assert one.n_spot[:cut].tolist() == two.n_spot[:cut].tolist()
     assert one.n_on_demand[:cut].tolist() == two.n_on_demand[:cut].tolist()
@@ -116,8 +118,10 @@ def test_a_noisy_forecast_is_deterministic_finite_and_not_negative() -> None:
     there, at = spoiled(past, price, 12)
     again, _ = spoiled(past, price, 12)
     assert there.tolist() == again.tolist()
-    assert np.isfinite(there).all() and np.isfinite(at).all()
-    assert there.min() >= 0 and at.min() >= 0
+    assert np.isfinite(there).all()
+    assert np.isfinite(at).all()
+    assert there.min() >= 0
+    assert at.min() >= 0
 
 
 def test_another_forecaster_can_be_put_in() -> None:
@@ -130,7 +134,8 @@ def test_another_forecaster_can_be_put_in() -> None:
 @settings(max_examples=40, deadline=None)
 def test_the_chain_learnt_from_any_past_is_a_distribution(past: list[int], slot_s: float) -> None:
     chain = fit_chain(np.array(past), np.array([0, 1, 2, 4]), slot_s, 1e9, ChainSettings())
-    assert np.isfinite(chain.moves).all() and chain.moves.min() >= 0
+    assert np.isfinite(chain.moves).all()
+    assert chain.moves.min() >= 0
     assert chain.moves.sum(axis=1) == pytest.approx(np.ones(chain.moves.shape[::2]), abs=1e-4)
     assert 0 <= chain.encode(np.array(past)) < len(chain.level)
 
@@ -146,7 +151,8 @@ def test_the_programme_beats_spot_first_where_waiting_is_a_risk() -> None:
 
 def test_the_pool_has_about_120_members_with_names_of_their_own() -> None:
     names = [policy.name for policy in make_pool()]
-    assert len(names) == len(set(names)) and 110 <= len(names) <= 130
+    assert len(names) == len(set(names))
+    assert 110 <= len(names) <= 130
 
 
 def test_an_unknown_policy_is_named_with_what_there_is() -> None:
@@ -159,7 +165,9 @@ def test_several_zones_cost_less_than_the_best_of_them_alone() -> None:
     zones = [random_market(seed, 1, num_slots=500, slot_s=390.0, price=1.0) for seed in (1, 2, 3)]
     starts = (300, 340, 380)
     together = sum(run_offers(ZoneProgram(), job, zones, start).cost for start in starts)
-    alone = min(sum(run_window(Guarded(StochasticProgram()), job, zone, start).cost for start in starts) for zone in zones)
+    alone = min(
+        sum(run_window(Guarded(StochasticProgram()), job, zone, start).cost for start in starts) for zone in zones
+    )
     assert together < alone
 
 
@@ -167,7 +175,8 @@ def test_the_zone_policy_makes_the_deadline_through_total_outages() -> None:
     job = single_job()
     dead = [Market(np.zeros(120, np.int64), np.full(120, 1.0), 390.0, name=str(i)) for i in range(2)]
     outcome = run_offers(ZoneProgram(), job, dead, 40)
-    assert outcome.finish_slot is not None and outcome.finish_slot <= job.deadline_slots
+    assert outcome.finish_slot is not None
+    assert outcome.finish_slot <= job.deadline_slots
 
 
 def test_a_forbidden_zone_is_never_used_for_spot() -> None:

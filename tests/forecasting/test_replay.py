@@ -42,7 +42,8 @@ def test_compiled_windows_equal_the_decisions_taken_one_by_one(name, make_job) -
         slow = run_window(make_policy(name), job, market, start)
         assert fast.n_spot[i].tolist() == slow.n_spot.tolist()
         assert fast.n_on_demand[i].tolist() == slow.n_on_demand.tolist()
-        assert fast.cost[i] == pytest.approx(slow.cost) and fast.utility[i] == pytest.approx(slow.utility)
+        assert fast.cost[i] == pytest.approx(slow.cost)
+        assert fast.utility[i] == pytest.approx(slow.utility)
 
 
 def test_in_the_mu_form_only_the_size_counts_and_a_loss_replaced_at_once_is_no_change() -> None:
@@ -56,7 +57,8 @@ def test_in_the_changeover_form_a_start_loses_its_seconds_over_several_slots() -
     job = Job(work=1.0, deadline_slots=8, value=9, on_demand_price=1, changeover_s=720, slot_s=390, gamma=1.5)
     outcome = run_window(make_policy("OnDemandOnly"), job, Market(np.zeros(12, np.int64), np.full(12, 0.3), 390.0), 0)
     assert outcome.work_left[:3] == pytest.approx([1.0, 1.0 - 60 / 390, 0.0])
-    assert outcome.finish_slot == 3 and outcome.cost == pytest.approx(3.0)
+    assert outcome.finish_slot == 3
+    assert outcome.cost == pytest.approx(3.0)
 
 
 def test_a_swap_of_spot_for_on_demand_is_a_start_in_the_changeover_form() -> None:
@@ -69,22 +71,30 @@ def test_a_swap_of_spot_for_on_demand_is_a_start_in_the_changeover_form() -> Non
 
 def test_value_falls_from_the_soft_to_the_hard_deadline() -> None:
     job = elastic_job(gamma=1.5)
-    assert job.value_at(20) == 60 and job.value_at(25) == pytest.approx(30) and job.value_at(30) == 0 and job.value_at(None) == 0
+    assert job.value_at(20) == 60
+    assert job.value_at(25) == pytest.approx(30)
+    assert job.value_at(30) == 0
+    assert job.value_at(None) == 0
 
 
 def test_the_document_has_the_promised_keys_and_no_bare_nan(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     assert main([str(trace), *OPTIONS, "--json", str(out), "--html", str(tmp_path / "out.html")]) == 0
     document = json.loads(out.read_text(), parse_constant=lambda token: pytest.fail(token))
-    assert document["trace"] == "zone-a.json" and len(document["starts"]) == 3
+    assert document["trace"] == "zone-a.json"
+    assert len(document["starts"]) == 3
     assert document["job"]["work"] == pytest.approx(0.5 * 4 * 20)
     for result in document["policies"].values():
         assert {"utility", "cost", "finish_slot", "missed", "decide_ms_p50", "decide_ms_p99"} <= set(result)
         assert len(result["utility"]) == len(result["cost"]) == len(result["finish_slot"]) == 3
         assert result["missed"] == 0
-        assert all(u <= best + 1e-6 for u, best in zip(result["utility"], document["clairvoyant"]["utility"], strict=True))
+        assert all(
+            u <= best + 1e-6 for u, best in zip(result["utility"], document["clairvoyant"]["utility"], strict=True)
+        )
     page = (tmp_path / "out.html").read_text()
-    assert "StochasticProgram" in page and "Plotly" in page and "NaN" not in page.split("</script>")[-2]
+    assert "StochasticProgram" in page
+    assert "Plotly" in page
+    assert "NaN" not in page.split("</script>")[-2]
 
 
 def test_the_same_seed_gives_the_same_document_with_one_process_and_with_two(trace: Path, tmp_path: Path) -> None:
@@ -103,7 +113,8 @@ def test_the_same_seed_gives_the_same_document_with_one_process_and_with_two(tra
 
 def test_starts_lie_behind_the_history_and_their_windows_fit() -> None:
     starts = draw_starts(200, 30, 0.33, 500, 1)
-    assert starts.min() >= 66 and starts.max() <= 170
+    assert starts.min() >= 66
+    assert starts.max() <= 170
     assert starts.tolist() == draw_starts(200, 30, 0.33, 500, 1).tolist() != draw_starts(200, 30, 0.33, 500, 2).tolist()
 
 
@@ -127,7 +138,9 @@ def test_a_thousand_windows_of_the_plain_policies_take_seconds_at_most() -> None
         (["--starts", "0"], "at least one"),
     ],
 )
-def test_bad_input_ends_with_what_would_work(trace: Path, capsys: pytest.CaptureFixture[str], extra: list[str], says: str) -> None:
+def test_bad_input_ends_with_what_would_work(
+    trace: Path, capsys: pytest.CaptureFixture[str], extra: list[str], says: str
+) -> None:
     assert main([str(trace), *OPTIONS, *extra]) == 2
     assert says in capsys.readouterr().err
 
@@ -138,18 +151,32 @@ def test_names_with_commas_in_brackets_are_kept_whole() -> None:
 
 
 def test_the_module_runs_without_django(trace: Path) -> None:
-    code = "import sys; from forecasting.replay_command import main; status = main(sys.argv[1:]); assert 'django' not in sys.modules and 'torch' not in sys.modules; sys.exit(status)"
-    done = subprocess.run([sys.executable, "-c", code, str(trace), *OPTIONS, "--policies", "SpotFirst", "--json", "-"], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    code = (
+        "import sys; from forecasting.replay_command import main; status = main(sys.argv[1:]);"
+        "assert not {'django', 'torch'} & set(sys.modules); sys.exit(status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(trace), *OPTIONS, "--policies", "SpotFirst", "--json", "-"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["policies"]["SpotFirst"]["missed"] == 0
 
 
 def test_work_hours_give_the_single_instance_form(tmp_path: Path) -> None:
     path = tmp_path / "one.json"
-    path.write_text(json.dumps({"metadata": {"gap_seconds": 195}, "data": random_market(1, 1, num_slots=2000).availability.tolist()}))
+    path.write_text(
+        json.dumps(
+            {"metadata": {"gap_seconds": 195}, "data": random_market(1, 1, num_slots=2000).availability.tolist()}
+        )
+    )
     out = tmp_path / "o.json"
-    options = ["--n-min", "1", "--n-max", "1", "--slot-s", "390", "--work-hours", "4.8", "--work-fraction", "0.7", "--changeover-s", "720",
-               "--on-demand", "3", "--spot", "1", "--starts", "2", "--processes", "1", "--policies", "SpotFirst"]  # fmt: skip
+    form = "--n-min 1 --n-max 1 --slot-s 390 --work-hours 4.8 --work-fraction 0.7 --changeover-s 720 --on-demand 3 --spot 1"
+    options = [*form.split(), "--starts", "2", "--processes", "1", "--policies", "SpotFirst"]
     assert main([str(path), *options, "--json", str(out)]) == 0
     job = json.loads(out.read_text())["job"]
-    assert job["work"] == pytest.approx(4.8 * 3600 / 390) and job["deadline_slots"] == round(4.8 * 3600 / 0.7 / 390)
+    assert job["work"] == pytest.approx(4.8 * 3600 / 390)
+    assert job["deadline_slots"] == round(4.8 * 3600 / 0.7 / 390)

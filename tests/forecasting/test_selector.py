@@ -18,10 +18,12 @@ from tests.forecasting.market_cases import elastic_job, random_market
 
 @given(st.integers(0, 10_000), st.integers(2, 40), st.integers(1, 120), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_the_regret_stays_below_the_bound_whatever_the_utilities(seed: int, members: int, jobs: int, known: bool) -> None:
+def test_the_regret_stays_below_the_bound_whatever_the_utilities(
+    seed: int, members: int, jobs: int, known: bool
+) -> None:
     rng = np.random.default_rng(seed)
     selector = PolicySelector([str(i) for i in range(members)], horizon=jobs if known else None)
-    for k in range(jobs):
+    for _k in range(jobs):
         # Half of the runs are built against the selector: whoever leads earns nothing.
         utilities = rng.random(members)
         if seed % 2:
@@ -37,7 +39,8 @@ def test_weights_are_a_distribution_and_move_to_the_better_member() -> None:
     for _ in range(50):
         selector.learn(np.array([0.9, 0.5]))
     assert selector.weights.sum() == pytest.approx(1.0)
-    assert selector.leader == "good" and selector.weights[0] > 0.95
+    assert selector.leader == "good"
+    assert selector.weights[0] > 0.95
 
 
 def test_a_stored_state_goes_on_as_if_nothing_had_happened() -> None:
@@ -88,4 +91,5 @@ def test_real_members_are_learnt_from_replays_and_the_leader_decides() -> None:
     assert selector.leader != "OnDemandOnly"
     now = Situation(job, 0, job.work, (Offer(market.availability[:100], market.price[:100]),))
     choice = Selected(selector, pool).decide(now)
-    assert selector.leader.split("(")[0] in choice.reason.text and "10 jobs" in choice.reason.text
+    assert selector.leader.split("(")[0] in choice.reason.text
+    assert "10 jobs" in choice.reason.text

@@ -1,0 +1,326 @@
+"""Policies, yardsticks and selector on real traces: `make bench-market`, or with fewer windows `BENCH_ARGS=--quick`.
+
+Writes var/bench/market.json; the last line of output is that JSON. Traces are read from COUNTERFLOW_DATA_DIR (default
+../shared/data); without them the same jobs run on generated markets and the key `real_traces` is 0.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from forecasting.guard import Guarded  # noqa: E402
+from forecasting.policies.ahap import AHAP  # noqa: E402
+from forecasting.policies.epoch import decide_many  # noqa: E402
+from forecasting.policies.fixed import OnDemandOnly, SpotFirst, UniformProgress  # noqa: E402
+from forecasting.policies.forecasts import markov_forecast, noisy  # noqa: E402
+from forecasting.policies.multizone import ZoneProgram  # noqa: E402
+from forecasting.policies.registry import make_pool  # noqa: E402
+from forecasting.policies.stochastic import StochasticProgram  # noqa: E402
+from forecasting.problem import Job, Offer, Situation  # noqa: E402
+from forecasting.replay import draw_starts, replay  # noqa: E402
+from forecasting.selector import PolicySelector, member_utilities, scaled_utilities  # noqa: E402
+from forecasting.series import load_trace  # noqa: E402
+from forecasting.simulate import Market, run_offers, run_window  # noqa: E402
+
+DATA = Path(os.environ.get("COUNTERFLOW_DATA_DIR", ROOT.parent / "shared" / "data")) / "market" / "skypilot"
+RIVALS = ["OnDemandOnly", "SpotFirst", "UniformProgress", "AHANP", "AHAP"]
+
+
+def market_of(path: Path, slot_s: float, price: float) -> Market:
+    series = load_trace(path).slots(slot_s)
+    assert series.availability is not None
+    return Market(series.availability, np.full(len(series), price), slot_s, series.start_s, path.stem)
+
+
+def generated(seed: int, top: int, slot_s: float, price: float) -> Market:
+    """A stand-in where the traces are missing: power-law spells of none and all."""
+    rng, up, found = np.random.default_rng(seed), False, []
+    while len(found) < 4000:
+        found += [top if up else 0] * (1 + int((rng.pareto(1.1) + 0.2) * 3600 / slot_s))
+        up = not up
+    return Market(np.array(found[:4000]), np.full(4000, price), slot_s, 0.0, f"generated-{seed}")
+
+
+def elastic_job(fraction: float) -> Job:
+    work = fraction * 16 * 48
+    return Job(work, 48, 1.5 * work, 1.0, 2, 16, mu_grow=0.85, mu_shrink=0.95, slot_s=1800.0)
+
+
+def single_job(fraction: float, slot_s: float) -> Job:
+    work = 48 * 3600 / slot_s
+    return Job(work, round(work / fraction), 1.5 * 3 * work, 3.0, changeover_s=720.0, slot_s=slot_s)
+
+
+def elastic_markets() -> list[Market]:
+    found = [market_of(p, 1800.0, 0.35) for p in sorted(DATA.glob("2023-08-27-16node/*.json"))]
+    return found or [generated(s, 16, 1800.0, 0.35) for s in (1, 2)]
+
+
+def single_markets() -> list[Market]:
+    paths = sorted(DATA.glob("2022-10-26-1node/*.json")) + sorted(DATA.glob("2023-02-15-1node/*.json"))
+    found = [market_of(p, 600.0 if "2022" in p.parent.name else 390.0, 1.0) for p in paths]
+    return found or [generated(s, 1, 600.0, 1.0) for s in range(3)]
+
+
+def bench_elastic(out: dict[str, Any], starts: int, processes: int) -> None:
+    """Utility as a share of clairvoyant, per cell."""
+    shares, margins, missed = [], [], 0
+    for market in elastic_markets():
+        for fraction in (0.3, 0.5, 0.7):
+            job = elastic_job(fraction)
+            at = draw_starts(len(market), job.hard_slots, 0.33, starts, 1)
+            result = replay(job, market, at, ["StochasticProgram", *RIVALS], processes=processes)
+            best = result.optimum_utility.mean()
+            cell = {name: float(r.utility.mean() / best) for name, r in result.policies.items()}
+            ours = cell["StochasticProgram"]
+            rival = max(v for k, v in cell.items() if k != "StochasticProgram")
+            shares.append(ours)
+            margins.append(ours - rival)
+            missed += sum(r.missed for r in result.policies.values())
+            print(
+                f"elastic {market.name} {fraction}: " + "  ".join(f"{k} {100 * v:.2f} %" for k, v in cell.items()),
+                flush=True,
+            )
+    out["elastic_clairvoyant_share"] = float(np.mean(shares))
+    out["elastic_clairvoyant_share_worst_cell"] = float(min(shares))
+    out["elastic_margin_worst_cell"] = float(min(margins))
+    out["elastic_missed"] = missed
+
+
+def bench_single(out: dict[str, Any], starts: int, processes: int, every: int) -> None:
+    """Cost against clairvoyant in the "can't be late" form, per cell."""
+    ours, uniform, sums, missed = [], [], np.zeros(3), 0
+    for market in single_markets()[::every]:
+        for fraction in (0.7, 0.9):
+            job = single_job(fraction, market.slot_s)
+            at = draw_starts(len(market), job.hard_slots, 0.33, starts, 1)
+            result = replay(job, market, at, ["StochasticProgram", "UniformProgress", "SpotFirst"], processes=processes)
+            best = result.optimum_cost.mean()
+            costs = {name: float(r.cost.mean()) for name, r in result.policies.items()}
+            ours.append(costs["StochasticProgram"] / best)
+            uniform.append(costs["UniformProgress"] / best)
+            sums += [costs["StochasticProgram"], costs["UniformProgress"], best]
+            missed += sum(r.missed for r in result.policies.values())
+            print(
+                f"single {market.name} {market.slot_s:.0f}s {fraction}: "
+                + "  ".join(f"{k} x{v / best:.3f}" for k, v in costs.items()),
+                flush=True,
+            )
+    out["single_cost_over_clairvoyant_mean"] = float(np.mean(ours))
+    out["single_cost_over_clairvoyant_total"] = float(sums[0] / sums[2])
+    out["single_uniform_progress_over_clairvoyant_mean"] = float(np.mean(uniform))
+    out["single_uniform_progress_over_clairvoyant_total"] = float(sums[1] / sums[2])
+    out["single_worst_over_uniform_progress"] = float(max(a / b for a, b in zip(ours, uniform, strict=True)))
+    out["single_missed"] = missed
+    out["single_num_cells"] = len(ours)
+
+
+def bench_zones(out: dict[str, Any], starts: int) -> None:
+    """Several zones at once against the best single zone in hindsight."""
+    markets = [m for m in single_markets() if m.slot_s == 390.0] or [generated(s, 1, 390.0, 1.0) for s in range(3)]
+    num_slots = min(len(m) for m in markets)
+    together, alone, missed = 0.0, 0.0, 0
+    for fraction in (0.7, 0.9):
+        job = single_job(fraction, 390.0)
+        at = draw_starts(num_slots, job.hard_slots, 0.33, starts, 1)
+        outcomes = [run_offers(ZoneProgram(), job, markets, int(s)) for s in at]
+        together += sum(o.cost for o in outcomes)
+        missed += sum(o.finish_slot is None or o.finish_slot > job.deadline_slots for o in outcomes)
+        alone += min(sum(run_window(Guarded(StochasticProgram()), job, m, int(s)).cost for s in at) for m in markets)
+    out["zones_cost_over_best_zone"], out["zones_missed"], out["zones_num"] = together / alone, missed, len(markets)
+    print(f"zones: {len(markets)} together cost x{together / alone:.3f} of the best one alone", flush=True)
+
+
+def small_job(rng: np.random.Generator) -> Job:
+    """A job with a tight or loose deadline and value: the paper's claim is about such a mix."""
+    share, deadline = float(rng.choice([0.3, 0.5, 0.7, 0.85])), int(rng.choice([16, 24]))
+    work, factor = share * 4 * deadline, float(rng.choice([1.05, 1.2, 1.5, 2.0]))
+    return Job(work, deadline, factor * work, 1.0, 1, 4, mu_grow=0.85, mu_shrink=0.95, slot_s=1800.0)
+
+
+def quarter(market: Market) -> Market:
+    """A 16-node trace as one for 4 GPUs."""
+    return replace(market, availability=market.availability // 4)
+
+
+def bench_claim(out: dict[str, Any], num_jobs: int) -> None:
+    """Utility gain over the best plain policy, and what noise in the forecasts costs."""
+    rng, markets = np.random.default_rng(5), [quarter(m) for m in elastic_markets()]
+    plain = [Guarded(p) for p in (OnDemandOnly(), SpotFirst(), UniformProgress())]
+    gains, noise_sums = [], {0: 0.0, 10: 0.0, 30: 0.0, 50: 0.0}
+    for _ in range(num_jobs):
+        job, market = small_job(rng), markets[int(rng.integers(len(markets)))]
+        start = int(draw_starts(len(market), job.hard_slots, 0.33, 1, int(rng.integers(1 << 30)))[0])
+        best = max(run_window(p, job, market, start).utility for p in plain)
+        ours = run_window(Guarded(StochasticProgram()), job, market, start).utility
+        gains.append((ours - best) / job.value)
+        for percent in noise_sums:
+            forecaster = markov_forecast if percent == 0 else noisy(markov_forecast, percent / 100, seed=1)
+            noise_sums[percent] += (
+                run_window(Guarded(AHAP(6, 2, 0.8, forecaster)), job, market, start).utility / job.value
+            )
+    for q in (5, 50, 95):
+        out[f"gain_over_best_plain_p{q}_of_value"] = float(np.percentile(gains, q))
+    out["gain_over_best_plain_mean_of_value"] = float(np.mean(gains))
+    for percent in (10, 30, 50):
+        out[f"ahap_loss_at_noise_{percent}_fraction"] = (
+            float(1 - noise_sums[percent] / noise_sums[0]) if noise_sums[0] > 0 else 0.0
+        )
+    print(f"gain over the best plain policy in hindsight, of value: mean {np.mean(gains):+.3f}", flush=True)
+
+
+def bench_selector(out: dict[str, Any], num_jobs: int, small_pool: bool) -> None:
+    """Jobs in sequence over the traces, then over two traces joined; regret against its bound."""
+    markets = [quarter(m) for m in elastic_markets()]
+    for percent in (0, 50):
+        forecaster = markov_forecast if percent == 0 else noisy(markov_forecast, 0.5, seed=1)
+        pool = make_pool(forecaster)
+        if small_pool:
+            pool = pool[::20] + pool[-4:]
+        selector = PolicySelector([p.name for p in pool], horizon=num_jobs)
+        follow = PolicySelector([p.name for p in pool], horizon=num_jobs, share=0.02)
+        rng, half = np.random.default_rng(7), []
+        for k in range(num_jobs):
+            job = small_job(rng)
+            market = markets[min(len(markets) - 1, 2 * k // num_jobs)]  # the second half is another trace: a new regime
+            start = int(draw_starts(len(market), job.hard_slots, 0.33, 1, int(rng.integers(1 << 30)))[0])
+            row = scaled_utilities(member_utilities(pool, job, market, start), job)
+            selector.learn(row)
+            follow.learn(row)
+            half.append(row)
+        rows, tag = np.array(half), f"_noise_{percent}" if percent else ""
+        best = float(rows.sum(axis=0).max())
+        out[f"selector_regret{tag}"], out[f"selector_bound{tag}"] = selector.regret, selector.bound
+        out[f"selector_loss_to_best_fixed_fraction{tag}"] = selector.regret / best
+        out[f"selector_earned{tag}"] = selector.state.earned
+        if not percent:
+            out["selector_members"], out["selector_jobs"] = len(pool), num_jobs
+            out["selector_following_earned_over_fixed"] = follow.state.earned / best
+        print(
+            f"selector noise {percent} %: regret {selector.regret:.3f}, bound {selector.bound:.3f}, leader {selector.leader}",
+            flush=True,
+        )
+    out["selector_loss_at_noise_50_fraction"] = 1 - out["selector_earned_noise_50"] / out["selector_earned"]
+
+
+def bench_speed(out: dict[str, Any]) -> None:
+    """Cold and warm decisions, an epoch of 1,000 jobs, 1,000 windows, growth with N and T."""
+    market = elastic_markets()[0]
+    job = elastic_job(0.5)
+    run_window(Guarded(StochasticProgram()), job, market, 200)
+    warm, cold = [], []
+    for kind, where in ((job, market), (single_job(0.7, 390.0), generated(3, 1, 390.0, 1.0))):
+        times = run_window(Guarded(StochasticProgram()), kind, where, 250).decide_ms
+        every = -(-kind.deadline_slots // 8)
+        cold += [t for i, t in enumerate(times) if i % every == 0]
+        warm += [t for i, t in enumerate(times) if i % every]
+    out["decide_warm_p99_ms"], out["decide_cold_max_s"] = float(np.percentile(warm, 99)), max(cold) / 1e3
+    starts = draw_starts(len(market), job.hard_slots, 0.33, 1000, 1)
+    began = time.perf_counter()
+    replay(job, market, starts, ["SpotFirst", "UniformProgress"], optimum=False)
+    out["windows_1000_plain_s"] = time.perf_counter() - began
+    out["epoch_1000_jobs_s"] = epoch_seconds(1000)
+    for n in (4, 16, 64):
+        out[f"cold_n{n}_t288_s"] = cold_seconds(n, 288)
+    for t in (48, 288, 2016):
+        out[f"cold_n16_t{t}_s"] = cold_seconds(16, t)
+    out["cold_n64_t2016_s"] = cold_seconds(64, 2016)
+    out["epoch_100_jobs_s"] = epoch_seconds(100)
+    warm_ms, cold_s = out["decide_warm_p99_ms"], out["decide_cold_max_s"]
+    print(f"speed: warm p99 {warm_ms:.2f} ms, cold {cold_s:.2f} s, epoch {out['epoch_1000_jobs_s']:.2f} s", flush=True)
+
+
+def cold_seconds(n_max: int, deadline: int) -> float:
+    job = Job(0.5 * n_max * deadline, deadline, 1.0 * n_max * deadline, 1.0, 1, n_max, mu_grow=0.85, mu_shrink=0.95)
+    past = generated(n_max, n_max, 300.0, 0.35)
+    now = Situation(job, 0, job.work, (Offer(past.availability, past.price),))
+    began = time.perf_counter()
+    StochasticProgram().decide(now)
+    return time.perf_counter() - began
+
+
+def epoch_seconds(num_jobs: int) -> float:
+    """Jobs of five shapes in four markets, each with its own work, deadline and progress."""
+    rng, pasts = np.random.default_rng(2), [generated(s, 16, 300.0, 0.35) for s in range(4)]
+    offers = [Offer(m.availability, m.price) for m in pasts]
+    shapes = [(1, 1), (1, 2), (1, 4), (2, 8), (2, 16)]
+    situations = []
+    for _ in range(num_jobs):
+        low, top = shapes[int(rng.integers(5))]
+        deadline = int(rng.integers(24, 288))
+        work = float(rng.uniform(0.3, 0.8)) * top * deadline
+        job = Job(work, deadline, 1.5 * work, 1.0, low, top, mu_grow=0.85, mu_shrink=0.95)
+        situations.append(Situation(job, 0, work, (offers[int(rng.integers(4))],)))
+    began = time.perf_counter()
+    assert len(decide_many(situations)) == num_jobs
+    return time.perf_counter() - began
+
+
+def growth_plot(out: dict[str, Any], path: Path) -> None:
+    """Cold decision time over N, T and number of jobs."""
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(rows=1, cols=3, subplot_titles=("N at T = 288", "T at N = 16", "jobs in one epoch"))
+    rows = [
+        ([4, 16, 64], [out[f"cold_n{n}_t288_s"] for n in (4, 16, 64)]),
+        ([48, 288, 2016], [out[f"cold_n16_t{t}_s"] for t in (48, 288, 2016)]),
+        ([100, 1000], [out["epoch_100_jobs_s"], out["epoch_1000_jobs_s"]]),
+    ]
+    for i, (x, y) in enumerate(rows):
+        figure.add_scatter(x=x, y=y, row=1, col=i + 1, showlegend=False, mode="lines+markers")
+    figure.update_xaxes(type="log")
+    figure.update_yaxes(title="seconds", rangemode="tozero")
+    figure.write_html(path, include_plotlyjs=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few windows, small pool: minutes instead of an hour")
+    parser.add_argument(
+        "--only", default="elastic,single,zones,claim,selector,speed", help="parts to run, separated by commas"
+    )
+    parser.add_argument("--starts", type=int)
+    parser.add_argument("--processes", type=int, default=max(1, min(2, os.cpu_count() or 1)))
+    parser.add_argument("--out", type=Path, default=ROOT / "var" / "bench" / "market.json")
+    options = parser.parse_args()
+    quick, parts = options.quick, options.only.split(",")
+    starts = options.starts or (3 if quick else 24)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    known = (
+        json.loads(options.out.read_text())
+        if options.out.exists() and set(parts) != set(parser.get_default("only").split(","))
+        else {}
+    )
+    out: dict[str, Any] = {**known, "real_traces": int(DATA.exists()), "quick": int(quick), "starts_per_cell": starts}
+    began = time.perf_counter()
+    if "elastic" in parts:
+        bench_elastic(out, starts, options.processes)
+    if "single" in parts:
+        bench_single(out, starts, options.processes, 4 if quick else 1)
+    if "zones" in parts:
+        bench_zones(out, max(2, starts // 3))
+    if "claim" in parts:
+        bench_claim(out, 8 if quick else 60)
+    if "selector" in parts:
+        bench_selector(out, 12 if quick else 200, quick)
+    if "speed" in parts:
+        bench_speed(out)
+        growth_plot(out, options.out.with_name("market-growth.html"))
+    out["bench_s"] = time.perf_counter() - began
+    text = json.dumps(out, allow_nan=False)
+    options.out.write_text(text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""A planning epoch: many jobs share one backward pass and still get what each would have got alone."""
+
+import numpy as np
+
+from forecasting.guard import guarded
+from forecasting.policies.chain import ChainSettings
+from forecasting.policies.epoch import decide_many
+from forecasting.policies.stochastic import StochasticProgram, build_tables, grid_cell
+from forecasting.problem import Job, Offer, Situation
+from tests.forecasting.market_cases import elastic_job, random_market, single_job
+
+
+def test_jobs_of_one_shape_are_decided_as_if_each_were_alone() -> None:
+    market = random_market(3, 4, num_slots=300, price=0.35)
+    offer = Offer(market.availability, market.price)
+    jobs = [elastic_job(work=8.0 * k, deadline_slots=20 + k) for k in (3, 5, 6)]
+    situations = [Situation(job, k, job.work * 0.7, (offer,), held_spot=k % 3) for k, job in enumerate(jobs)]
+    together = decide_many(situations)
+    alone = [guarded(s, StochasticProgram(ChainSettings(day_parts=1), refreshes=1000).decide(s)) for s in situations]
+    assert [(a.n_spot, a.n_on_demand) for a in together] == [(a.n_spot, a.n_on_demand) for a in alone]
+
+
+def test_an_epoch_keeps_the_order_and_mixes_shapes_markets_and_late_jobs() -> None:
+    markets = [random_market(s, 4, num_slots=200, price=0.35) for s in (1, 2)]
+    offers = [Offer(m.availability, m.price) for m in markets]
+    situations = [
+        Situation(job, slot, job.work, (offers[i % 2],))
+        for i, (job, slot) in enumerate(
+            [(elastic_job(), 0), (elastic_job(), 25), (single_job(slot_s=1800.0), 3), (elastic_job(gang=True), 1)]
+        )
+    ]
+    answers = decide_many(situations)
+    assert len(answers) == 4
+    assert all(a.size in (0, *s.job.sizes) for a, s in zip(answers, situations, strict=True))
+
+
+def test_a_large_job_over_a_week_stays_within_memory_and_grid() -> None:
+    job = Job(0.5 * 64 * 2016, 2016, 64.0 * 2016, 1.0, 1, 64, mu_grow=0.85, mu_shrink=0.95)
+    market = random_market(1, 64, num_slots=3000, slot_s=300.0, price=0.35)
+    tables = build_tables(job, market.availability, 0.35, 0.0, 2016, 20, ChainSettings())
+    assert tables.after.nbytes < 100_000_000
+    assert job.work / grid_cell(job) <= 900
+    assert np.isfinite(tables.after).all()
+    assert tables.after.min() >= 0
