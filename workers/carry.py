@@ -12,22 +12,28 @@ from jobs.models import Attempt, Command, Directive
 from jobs.services.deliveries import revision_args
 from jobs.services.directives import directive_issue
 from jobs.states import ATTEMPT_LIVE, JOB_OVER
+from workers.rundirs import has_journal
 
 SHARD_ACTIONS = ("set_weights", "pause_shard", "resume_shard")
 
 
 def state_carry(*, attempt: Attempt, command: Command, now: dt.datetime) -> int:
-    """Order what the run's files cannot say (pauses), and for a resumed run what its snapshot may be too old to know.
+    """Order from a new attempt what is in force and what it cannot know. Once per (command, attempt); returns how many orders.
 
-    Once per (command, attempt). Returns the number of orders.
+    A trainer that keeps a journal repeats earlier orders by itself. Without one (a command of the job's own, a lost disk) the data
+    and weights in force are ordered again; pauses always are where the files cannot say them.
     """
-    rows = list(attempt.job.job_shards.select_related("shard", "revision", "revision__augmentation").order_by("index"))
+    if attempt.fence > 1 and has_journal(attempt.job):
+        return 0
     orders: list[tuple[str, dict[str, Any]]] = []
+    rows = list(attempt.job.job_shards.select_related("shard", "revision", "revision__augmentation").order_by("index"))
     if attempt.fence > 1:
         for row in rows:
             made = row.revision.augmentation
             if made is not None and made.job_id == attempt.job_id:
-                args = revision_args(attempt=attempt, revision=row.revision, weight=row.weight, resume=not row.paused)
+                args = revision_args(
+                    attempt=attempt, revision=row.revision, weight=row.weight, resume=not row.paused
+                )  # fmt: skip
                 orders.append(("add_shard", args))
         orders.append(("set_weights", {"weights": {row.shard.key: row.weight for row in rows}}))
     orders += [("pause_shard", {"shard": row.shard.key}) for row in rows if row.paused]

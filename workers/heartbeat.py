@@ -7,6 +7,7 @@ import dramatiq
 import structlog
 from django.utils import timezone
 
+from jobs.services.idempotency import idempotency_prune
 from jobs.services.operations import heartbeat_record, periodic_runs_prune
 from workers.celery_app import app
 from workers.periodic import once_per_slot
@@ -37,3 +38,4 @@ def beat_dramatiq() -> None:
 def prune_periodic_runs() -> None:
     """Forget slots that no clock will ask for again."""
     periodic_runs_prune(now=timezone.now())
+    idempotency_prune(now=timezone.now())

@@ -47,7 +47,7 @@ def launch_command(attempt: Attempt) -> list[str]:
         return [sys.executable, "-m", "workers.job_command"]
     words = [sys.executable, "-m", "trainer_client.launch_finetune"]
     words += ["--model", job.model]
-    words += ["--shard_config", str(rundirs.run_dir(attempt) / "shard_config.yaml")]
+    words += ["--shard_config", str(rundirs.shard_config(job))]
     words += ["--scheduler_endpoint", settings.TRAINER_ENDPOINT]
     words += ["--gradient_snapshot_dir", str(rundirs.snapshot_dir(job))]
     words += ["--max_gpus", str(attempt.world_size), "--steps", str(job.goal_steps)]

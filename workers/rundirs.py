@@ -1,4 +1,4 @@
-"""What a run finds on its disk: token, shard files and `shard_config.yaml`, under `var/runs/<job>/<attempt>/`."""
+"""What a run finds on its disk: shards of the job under `var/runs/<job>/`, token and command in `<attempt>/` below it."""
 
 from __future__ import annotations
 
@@ -53,16 +53,28 @@ def command_write(attempt: Attempt) -> None:
         (run_dir(attempt) / "command.json").write_text(json.dumps(command))
 
 
-def shards_write(attempt: Attempt) -> Path:
-    """Lay out the revisions in force with their weights and pauses; returns the path of `shard_config.yaml`.
+def shard_config(job: Job) -> Path:
+    return job_dir(job) / "shard_config.yaml"
 
-    Raises `FileNotFoundError` naming the shard whose file the server has lost.
+
+def has_journal(job: Job) -> bool:
+    """Whether the trainer has written down changes that a later attempt will make again by itself, at their own steps."""
+    return any((snapshot_dir(job) / "journal").glob("*.json"))
+
+
+def shards_write(job: Job) -> Path:
+    """Lay out the job's shards as it starts with them, once for all its attempts; returns the path of `shard_config.yaml`.
+
+    A resumed run begins with the same data as the first one and repeats the changes of its journal: only so is the order of
+    samples the same as if nothing had happened. Raises `FileNotFoundError` naming the shard whose file the server has lost.
     """
-    folder = run_dir(attempt) / "data"
+    path = shard_config(job)
+    if path.exists():
+        return path
+    folder = job_dir(job) / "data"
     folder.mkdir(parents=True, exist_ok=True)
-    rows = attempt.job.job_shards.select_related("shard", "revision").order_by("index")
+    rows = job.job_shards.select_related("shard", "revision").order_by("index")
     entries = [_entry(row, folder) for row in rows]
-    path = run_dir(attempt) / "shard_config.yaml"
     draft = path.with_suffix(f".{os.getpid()}.new")
     draft.write_text(yaml.safe_dump({"shards": entries}, sort_keys=False, allow_unicode=True))
     os.replace(draft, path)

@@ -11,8 +11,10 @@ import yaml
 
 from jobs.models import Attempt, Instance, Job
 from jobs.services.attempts import attempt_start
+from jobs.services.commands import command_issue
 from jobs.services.events import SYSTEM
 from jobs.services.jobs import job_cancel
+from jobs.services.shards import revision_create, revision_file
 from tests.factories import NOW
 from tests.workers.world import command_of, ended, launched, make_filled_job, run_dir, script
 from workers.backend_access import backend_named
@@ -20,10 +22,15 @@ from workers.commands import launch as launch_module
 from workers.endings import is_over
 from workers.execute import command_execute
 from workers.launch_specs import launch_command
+from workers.rundirs import shard_config, snapshot_dir, token_file
 from workers.watch import attempts_watch
 
 pytestmark = pytest.mark.django_db
 Runs = Callable[[list[str]], None]
+
+
+def say_hello(attempt: Attempt) -> None:
+    attempt_start(attempt=attempt, now=NOW, hello={"world_size": 1, "start_step": 0})
 
 
 def test_a_launch_lays_out_token_and_shards_and_starts_the_ranks(runs: Runs) -> None:
@@ -33,7 +40,7 @@ def test_a_launch_lays_out_token_and_shards_and_starts_the_ranks(runs: Runs) -> 
     token = run_dir(attempt) / "token"
     assert stat.S_IMODE(token.stat().st_mode) == 0o600
     assert token.read_text().startswith("cf_")
-    config = yaml.safe_load((run_dir(attempt) / "shard_config.yaml").read_text())
+    config = yaml.safe_load(shard_config(job).read_text())
     assert [entry["id"] for entry in config["shards"]] == ["a", "b"]
     assert all(entry["path"].endswith(".jsonl") for entry in config["shards"])
     ended(attempt)
@@ -87,8 +94,6 @@ def test_a_launch_of_a_job_that_was_cancelled_meanwhile_starts_nothing(runs: Run
 def test_a_lost_shard_file_fails_the_job_with_the_name_of_the_shard(runs: Runs) -> None:
     runs(script("leave('done')"))
     job = make_filled_job()
-    from jobs.services.shards import revision_file
-
     revision_file(job.job_shards.get(shard__key="b").revision).unlink()
     assert command_execute(command_of(job, "launch").pk) == "failed"
     job.refresh_from_db()
@@ -101,8 +106,6 @@ def test_the_next_attempt_starts_only_when_the_one_before_has_ended(runs: Runs) 
     job = make_filled_job()
     first = launched(job)
     runs(script("leave('done')"))
-    from jobs.services.commands import command_issue
-
     again = command_issue(job=job, kind="launch", key="again", now=NOW)
     assert command_execute(again.pk) == "done"
     first.refresh_from_db()
@@ -119,8 +122,6 @@ def test_a_lost_token_file_is_replaced_by_another_token(runs: Runs, monkeypatch:
         patched.setattr(launch_module, "_lay_out", lambda *_: (_ for _ in ()).throw(OSError("gone")))
         command_execute(command.pk)
     attempt = Attempt.objects.get(job=job)
-    from workers.rundirs import token_file
-
     token_file(attempt).unlink()
     type(command).objects.filter(pk=command.pk).update(due_at=NOW)
     assert command_execute(command.pk) == "done"
@@ -139,17 +140,35 @@ def test_the_launcher_gets_the_settings_of_the_job_and_resumes_from_the_second_a
     assert "--resume" in launch_command(Attempt(job=job, fence=2, world_size=2))
 
 
-def test_pauses_weights_and_new_revisions_go_over_to_the_next_attempt(runs: Runs) -> None:
-    runs(script("import time; time.sleep(60)"))
-    job = make_filled_job()
-    attempt = launched(job)
-    attempt_start(attempt=attempt, now=NOW, hello={"world_size": 1, "start_step": 0})
-    job.job_shards.filter(shard__key="a").update(paused=True, weight=2.5)
-    from jobs.services.commands import command_issue
-
+def relaunched(job: Job) -> Attempt:
     again = command_issue(job=Job.objects.get(pk=job.pk), kind="launch", key="again", now=NOW)
     assert command_execute(again.pk) == "done"
-    orders = {d.action: d.args for d in job.attempts.get(fence=2).directives.all()}
+    return Attempt.objects.get(job=job, fence=2)
+
+
+def test_a_resumed_run_begins_with_the_data_of_the_first_and_repeats_its_journal(runs: Runs) -> None:
+    """A snapshot from before a change knows nothing of it: the trainer makes the change again, at the same step."""
+    runs(script("import time; time.sleep(60)"))
+    job = make_filled_job()
+    say_hello(launched(job))
+    before = shard_config(job).read_bytes()
+    shard = job.job_shards.get(shard__key="a").shard
+    newer = revision_create(shard=shard, samples=[{"text": "one sample"}], origin="rest", now=NOW)
+    job.job_shards.filter(shard=shard).update(revision=newer, paused=True, weight=2.5)
+    journal = snapshot_dir(job) / "journal"
+    journal.mkdir()
+    (journal / "000000.json").write_text("{}")
+    heir = relaunched(job)
+    assert shard_config(job).read_bytes() == before
+    assert not heir.directives.exists()
+
+
+def test_without_a_journal_what_is_in_force_is_ordered_from_the_next_attempt(runs: Runs) -> None:
+    runs(script("import time; time.sleep(60)"))
+    job = make_filled_job()
+    say_hello(launched(job))
+    job.job_shards.filter(shard__key="a").update(paused=True, weight=2.5)
+    orders = {d.action: d.args for d in relaunched(job).directives.all()}
     assert orders["pause_shard"] == {"shard": "a"}
     assert orders["set_weights"] == {"weights": {"a": 2.5, "b": 1.0}}
 

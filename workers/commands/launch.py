@@ -93,7 +93,7 @@ def _lay_out(work: Work, attempt: Attempt) -> None:
     rundirs.snapshot_dir(work.job).mkdir(parents=True, exist_ok=True)
     rundirs.command_write(attempt)
     try:
-        rundirs.shards_write(attempt)
+        rundirs.shards_write(work.job)
     except FileNotFoundError as error:
         _give_up(work, attempt, str(error))
     state_carry(attempt=attempt, command=work.command, now=work.now())
