@@ -1,14 +1,16 @@
 // Parts that fetch themselves again when something they show has changed. `live.js` says what changed on document.body as
-// "cf:changed" {kind, job, subject}; a part names the nouns it shows in data-refresh, its job (if any) in data-job.
-// At most one fetch per part in PAUSE_MS; a part that somebody is typing in, or whose dialog is open, waits.
+// "cf:changed" {kind, job, subject}; a part names the nouns it shows in data-refresh, its job (if any) in data-job, and in
+// data-every after how many seconds it is fetched anyway, for numbers that move without an event.
+// Parts of the same page come with one request, at most one in PAUSE_MS; a part that somebody is typing in waits.
 const PAUSE_MS = 1500;
-const due = new Map();
+const due = new Set();
+let timer = null;
 
 export function watchRefresh() {
-  setInterval(noteTime, 1000);
   document.addEventListener("cf:changed", (event) => noteChange(event.detail ?? {}));
   document.addEventListener("cf:refetch", () => noteChange({}));
-  document.addEventListener("visibilitychange", () => document.hidden || runDue());
+  document.addEventListener("visibilitychange", () => document.hidden || flush());
+  setInterval(noteTime, 1000);
 }
 
 function noteChange({ kind = "", job = null }) {
@@ -16,42 +18,48 @@ function noteChange({ kind = "", job = null }) {
   for (const part of document.querySelectorAll("[data-refresh]")) {
     const wanted = !noun || part.dataset.refresh.split(" ").includes(noun);
     const mine = !part.dataset.job || !job || part.dataset.job === job;
-    if (wanted && mine && part.id && !due.has(part.id)) {
-      due.set(part.id, setTimeout(() => fetchPart(part.id), PAUSE_MS * (0.5 + Math.random() / 2)));
-    }
+    if (wanted && mine) ask(part);
   }
 }
 
-// Numbers that move without an event (progress, ages) are fetched every so many seconds while somebody looks.
 function noteTime() {
   if (document.hidden) return;
   const now = performance.now();
   for (const part of document.querySelectorAll("[data-every]")) {
     part.dataset.since ??= now;
-    if (now - part.dataset.since < 1000 * part.dataset.every || due.has(part.id)) continue;
+    if (now - part.dataset.since < 1000 * part.dataset.every) continue;
     part.dataset.since = now;
-    fetchPart(part.id);
+    ask(part);
   }
 }
 
-function fetchPart(id) {
-  const part = document.getElementById(id);
-  if (!part || !window.htmx) return due.delete(id);
-  if (document.hidden || isInUse(part)) {
-    due.set(id, setTimeout(() => fetchPart(id), PAUSE_MS));
-    return undefined;
-  }
-  due.delete(id);
-  part.dataset.since = performance.now();
-  window.htmx.trigger(part, "cf:refresh");
-  return undefined;
+function ask(part) {
+  due.add(part.id);
+  timer ??= setTimeout(flush, PAUSE_MS * (0.5 + Math.random() / 2)); // spread: many browsers hear of the same change
 }
 
-function runDue() {
-  for (const [id, timer] of [...due]) {
-    clearTimeout(timer);
-    fetchPart(id);
+function flush() {
+  clearTimeout(timer);
+  timer = null;
+  if (document.hidden || !window.htmx) return; // asked again when somebody looks
+  const pages = new Map();
+  for (const id of due) {
+    const part = document.getElementById(id);
+    if (part && isInUse(part)) continue;
+    due.delete(id);
+    if (part) pages.set(part.getAttribute("hx-get"), [...(pages.get(part.getAttribute("hx-get")) ?? []), part]);
   }
+  for (const parts of pages.values()) fetchTogether(parts);
+  if (due.size) timer = setTimeout(flush, PAUSE_MS);
+}
+
+// The head of a job may be made alone by the server, so it leads only when it is alone.
+function fetchTogether(parts) {
+  const leader = parts.find((part) => part.id !== "job-head") ?? parts[0];
+  const others = parts.filter((part) => part !== leader).map((part) => `#${part.id}`);
+  if (others.length) leader.setAttribute("hx-select-oob", others.join(","));
+  else leader.removeAttribute("hx-select-oob");
+  window.htmx.trigger(leader, "cf:refresh");
 }
 
 function isInUse(part) {

@@ -194,3 +194,20 @@ def test_empty_lists_say_what_to_do() -> None:
     }
     for name, told in told_by.items():
         assert told in client.get(reverse(name)).content.decode(), name
+
+
+@pytest.mark.django_db
+def test_parts_that_refresh_themselves_carry_plain_attributes() -> None:
+    cast, job, _ = small_world()
+    text = signed_in(cast.viewer).get(reverse("job", args=[job.uuid])).content.decode()
+    assert 'id="nav-decisions" hx-get="' in text
+    assert 'data-refresh="job attempt" data-every="5"' in text
+
+
+@pytest.mark.django_db
+def test_the_head_of_a_job_is_made_alone_when_only_it_is_asked_for() -> None:
+    cast, job, _ = small_world()
+    headers = {"HX-Request": "true", "HX-Target": "job-head"}
+    answer = signed_in(cast.viewer).get(reverse("job", args=[job.uuid]), headers=headers)
+    assert 'id="job-head"' in answer.content.decode()
+    assert "<html" not in answer.content.decode()

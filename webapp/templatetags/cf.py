@@ -241,11 +241,12 @@ def field(bound: Any, hint: str = "", classes: str = "") -> dict[str, Any]:
 def refresh(context: dict[str, Any], element_id: str, kinds: str, every: int = 0) -> SafeString:
     """Attributes of a part that fetches itself when something of `kinds` (nouns of events) changed, and `every` so many s."""
     timer = format_html(' data-every="{}"', every) if every else ""
-    return timer + format_html(
-        'id="{0}" hx-get="{1}" hx-trigger="cf:refresh" hx-select="#{0}" hx-swap="outerHTML" data-refresh="{2}"',
+    return format_html(
+        'id="{0}" hx-get="{1}" hx-trigger="cf:refresh" hx-select="#{0}" hx-swap="outerHTML" data-refresh="{2}"{3}',
         element_id,
         context["request"].get_full_path(),
         kinds,
+        timer,
     )
 
 
