@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
@@ -50,7 +51,8 @@ def run(*, address: str, demo: bool) -> int:
     try:
         supervisor.start_valkey()
         words = prepare(supervisor, demo=demo)
-        supervisor.start_programs()
+        if not supervisor.stopping:
+            supervisor.start_programs()
         if supervisor.wait_for_web():
             greet(address, words)
         elif not supervisor.stopping:
@@ -71,13 +73,27 @@ def run(*, address: str, demo: bool) -> int:
 def prepare(supervisor: Supervisor, *, demo: bool) -> str:
     """Migrate and seed in a process of its own; returns what it printed. Raises NotReady with its last line."""
     argv = [sys.executable, "-m", "webapp.supervisor.prepare", *([] if demo else ["--no-demo"])]
-    env = supervisor.environment()
-    done = subprocess.run(argv, env=env, cwd=settings.BASE_DIR, capture_output=True, text=True)
-    (supervisor.log_dir / "prepare.log").write_text(done.stdout + done.stderr)
-    if done.returncode != 0 and not supervisor.stopping:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise NotReady(f"{last} (more in {supervisor.log_dir}/prepare.log)")
-    return done.stdout.strip()
+    log = supervisor.log_dir / "prepare.log"
+    with log.open("w") as errors, tempfile.TemporaryFile("w+") as words:
+        process = subprocess.Popen(
+            argv,
+            env=supervisor.environment(),
+            cwd=settings.BASE_DIR,
+            stdout=words,
+            stderr=errors,
+            start_new_session=True,
+        )
+        while process.poll() is None:
+            if supervisor.stopping:
+                process.terminate()
+            supervisor.watch()
+            time.sleep(0.1)
+        words.seek(0)
+        said = words.read().strip()
+    if process.returncode != 0 and not supervisor.stopping:
+        last = (log.read_text().strip().splitlines() or ["no message"])[-1]
+        raise NotReady(f"{last} (more in {log})")
+    return said
 
 
 def greet(address: str, words: str) -> None:

@@ -152,9 +152,17 @@ class Supervisor:
                 how = f"signal {-status}" if status < 0 else f"status {status}"
                 say(f"{child.name} ended with {how}; starts again in {pause_s:g} s{last_words(child, status)}")
             elif child.process is None and time.monotonic() >= child.start_again_at:
-                child.start()
+                self.start_again(child)
         if self.guardian.keep_alive():
             say("the guardian process ended and was started again")
+
+    def start_again(self, child: Child) -> None:
+        """Start a child whose pause is over; a machine without room for a process gets another pause."""
+        try:
+            child.start()
+        except OSError as error:
+            pause_s = child.plan_restart()
+            say(f"{child.name} could not be started ({error.strerror}); next try in {pause_s:g} s")
 
     def look_at_health(self) -> None:
         """Start a program again that is up but lets no heartbeat through, and keep logs from filling the disk."""
