@@ -245,7 +245,7 @@ def test_counts_are_plain_numbers_for_the_page():
 def test_the_feed_command_adds_a_feed_and_says_how_it_stands():
     out = io.StringIO()
     settings = '{"url": "http://127.0.0.1:1/q.csv", "columns": {"at": "t", "price": "p"}}'
-    call_command("market_feed", "quotes", "--kind", "csv", "--settings", settings, stdout=out)
+    call_command("market_feed", "quotes", "--kind", "csv", "--config", settings, stdout=out)
     assert out.getvalue() == "quotes (csv): late, never worked\n"
     with pytest.raises(CommandError, match="A feed of kind azure needs regions, sizes"):
         call_command("market_feed", "other", "--kind", "azure")

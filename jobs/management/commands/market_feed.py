@@ -16,14 +16,14 @@ from jobs.services.market import feed_set
 class Command(BaseCommand):
     help = (
         "Without arguments: every feed and when it last worked. With a name: add or change it, as in "
-        """market_feed use1 --kind aws --settings '{"region": "us-east-1", "instance_types": ["p4d.24xlarge"]}'."""
+        """market_feed use1 --kind aws --config '{"region": "us-east-1", "instance_types": ["p4d.24xlarge"]}'."""
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name", nargs="?")
         parser.add_argument("--kind", default="", help="aws, azure or csv")
         parser.add_argument(
-            "--settings", default="{}", help="JSON: region, instance_types | regions, sizes | url, columns"
+            "--config", default="{}", help="JSON: region, instance_types | regions, sizes | url, columns"
         )
         parser.add_argument("--period", type=int, default=300, help="seconds between polls")
         parser.add_argument("--off", action="store_true", help="keep it, but do not poll")
@@ -32,7 +32,7 @@ class Command(BaseCommand):
         now = timezone.now()
         if options["name"]:
             try:
-                settings = json.loads(options["settings"])
+                settings = json.loads(options["config"])
                 feed_set(
                     name=options["name"],
                     kind=options["kind"],
@@ -42,7 +42,7 @@ class Command(BaseCommand):
                     is_enabled=not options["off"],
                 )
             except json.JSONDecodeError as error:
-                raise CommandError(f"--settings is no JSON: {error}") from error
+                raise CommandError(f"--config is no JSON: {error}") from error
             except DomainError as error:
                 raise CommandError(error.message) from error
         for view in feeds_overview(now=now):
