@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.core.handlers.asgi import ASGIRequest
 from django.db.models import Count
-from django.http import FileResponse
+from django.http import FileResponse, StreamingHttpResponse
 from django_filters import rest_framework as filters
 from drf_spectacular.utils import OpenApiParameter, OpenApiTypes, extend_schema
 from rest_framework.decorators import action
@@ -17,7 +18,9 @@ from jobs.models import Dataset, ShardRevision
 from jobs.selectors.shards import revision_samples, shards_counted
 from jobs.services.datasets import dataset_create, shards_from_config
 from jobs.services.shards import revision_create, revision_file, shard_create
-from webapp.api.door import ReadDoor, idempotent
+from webapp.api.door import KEY_PARAMETER, ReadDoor, idempotent
+from webapp.api.paging import whole
+from webapp.api.sample_stream import file_chunks
 from webapp.api.shapes import datasets as shape
 from webapp.api.strict import StrictJSONParser, YAMLParser
 
@@ -94,7 +97,9 @@ class Shards(ReadDoor):
         return Response(shape.ShardShape(self.queryset.get(pk=shard.pk)).data, status=201)
 
     @extend_schema(responses=shape.RevisionShape(many=True), methods=["GET"], filters=False)
-    @extend_schema(request=shape.RevisionNew, responses={201: shape.RevisionShape}, methods=["POST"])
+    @extend_schema(
+        request=shape.RevisionNew, responses={201: shape.RevisionShape}, methods=["POST"], parameters=[KEY_PARAMETER]
+    )
     @action(detail=True, methods=["get", "post"])
     def revisions(self, request: Request, id: str) -> Response:
         """What the shard has held (GET), or new content for it (POST); the same content as before makes no new revision."""
@@ -137,7 +142,7 @@ class Revisions(ReadDoor):
     def samples(self, request: Request, id: str) -> Response:
         """Some of the samples, with their provenance."""
         revision = self.row()
-        offset, limit = whole(request, "offset", 0, 2**31), whole(request, "limit", 20, MAX_SAMPLES)
+        offset, limit = min(whole(request, "offset", 0), 2**31), min(whole(request, "limit", 20), MAX_SAMPLES)
         found = revision_samples(revision=revision, offset=offset, limit=limit)
         return Response({"num_samples": revision.num_samples, "offset": offset, "samples": found})
 
@@ -146,18 +151,16 @@ class Revisions(ReadDoor):
     def content(self, request: Request, id: str) -> Any:
         """The whole file: JSONL, one sample a line."""
         revision = self.row()
-        path = revision_file(revision)
-        if not path.is_file():
-            raise NotFound(f"The samples of {revision} are not on this server any more.")
-        name = f"{revision.shard.key}-r{revision.number}.jsonl"
-        return FileResponse(
-            path.open("rb"), as_attachment=True, filename=name, content_type="application/x-ndjson",
-            headers={"ETag": f'"{revision.sha256}"'},
-        )  # fmt: skip
-
-
-def whole(request: Request, name: str, default: int, top: int) -> int:
-    """A whole number from the query, at most `top`."""
-    from webapp.api.paging import _whole
-
-    return min(_whole(request, name, default), top)
+        try:
+            file = revision_file(revision).open("rb")
+        except OSError:
+            raise NotFound(f"The samples of {revision} are not on this server any more.") from None
+        headers = {
+            "ETag": f'"{revision.sha256}"',
+            "Content-Type": "application/x-ndjson",
+            "Content-Length": str(revision.num_bytes),
+            "Content-Disposition": f'attachment; filename="{revision.shard.key}-r{revision.number}.jsonl"',
+        }
+        if isinstance(request._request, ASGIRequest):
+            return StreamingHttpResponse(file_chunks(file), headers=headers)
+        return FileResponse(file, headers=headers)

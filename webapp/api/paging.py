@@ -26,8 +26,8 @@ class NewestFirst(BasePagination):
     """Rows with a growing integer id, newest first: `before` pages back, `after` asks for what has come since."""
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
-        size = min(_whole(request, "page_size", PAGE_SIZE), MAX_PAGE_SIZE)
-        before, after = _whole(request, "before", 0), _whole(request, "after", 0)
+        size = min(whole(request, "page_size", PAGE_SIZE), MAX_PAGE_SIZE)
+        before, after = whole(request, "before", 0), whole(request, "after", 0)
         self.request = request
         if after:
             rows = list(queryset.filter(id__gt=after).order_by("id")[: size + 1])
@@ -59,7 +59,8 @@ class NewestFirst(BasePagination):
         return [{"name": n, "in": "query", "description": d, "schema": schema} for n, d in words.items()]
 
 
-def _whole(request: Request, name: str, default: int) -> int:
+def whole(request: Request, name: str, default: int) -> int:
+    """A whole number from the query; `default` for none, nothing and 0. Raises `ValidationError`."""
     text = request.query_params.get(name) or str(default)
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise ValidationError({name: ["A whole number."]})
