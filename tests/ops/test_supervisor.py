@@ -68,7 +68,12 @@ def test_a_start_right_after_a_kill_waits_for_the_cleaning_and_succeeds(tiny: In
     tiny.signal(signal.SIGKILL)
     tiny.wait()
     tiny.start()
-    assert not before & {process.pid for process in tiny.processes()}
+    wait_until(
+        lambda: not before & (now := {process.pid for process in tiny.processes()}) and len(now) >= 6,
+        within_s=30,
+        what="the old processes are gone and the new ones run",
+    )
+    wait_until(tiny.is_up, within_s=10, what="the web server answers")
 
 
 def test_a_killed_guardian_is_replaced(tiny: Installation) -> None:
