@@ -28,6 +28,7 @@ DATA_LIMITS = {
     "max_per_hour": 12,
     "min_confidence": 0.6,
 }
+BROWSER_STEPS = 2400  # long enough for a person to sign in, look, and answer while it runs
 DEADLINE = {"tiny": dt.timedelta(minutes=30), "smollm2": dt.timedelta(minutes=60)}
 # The goal in steps and the settings of each model that the demo knows.
 MODELS: dict[str, dict[str, Any]] = {
@@ -113,22 +114,23 @@ def demo_rules(*, team: Team, autonomy: str, now: dt.datetime) -> None:
             rule_set(team=team, kind=kind, autonomy=level, limits=DATA_LIMITS, now=now, actor=admin)
 
 
-def demo_job(*, dataset: Dataset, model: str, now: dt.datetime) -> Job:
-    """Submit the main job, unless it is there."""
+def demo_job(*, dataset: Dataset, model: str, now: dt.datetime, goal_steps: int | None = None) -> Job:
+    """Submit the main job, unless it is there. With more steps than usual the deadline moves in proportion."""
     name = f"main-job-{model}"
     found = Job.objects.filter(team=dataset.team, name=name).order_by("-id").first()
     if found is not None:
         return found
     user = get_user_model().objects.get(username=demo_address("operator"))
     chosen = MODELS[model]
+    steps = goal_steps or chosen["goal_steps"]
     job = job_create(
         dataset=dataset,
         name=name,
         model=chosen["model"],
-        goal_steps=chosen["goal_steps"],
+        goal_steps=steps,
         training=chosen["training"],
         config={"rules": chosen["rules"]},
-        deadline=now + DEADLINE[model],
+        deadline=now + DEADLINE[model] * (steps / chosen["goal_steps"]),
         budget_usd="5.00",
         num_workers=2,
         now=now,
