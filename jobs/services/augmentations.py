@@ -21,7 +21,8 @@ from jobs.services.transitions import state_move
 
 BATCH_SIZE = 8
 BATCH_LEASE = dt.timedelta(seconds=120)
-RESEND_AFTER = dt.timedelta(seconds=60)  # a pending batch is announced again after that
+RESEND_AFTER = dt.timedelta(seconds=90)  # a pending batch is announced again after that
+WINDOW = 256  # batches
 MAX_BATCH_TRIES = 3
 MIN_SHARE = 0.25  # of the wanted samples; with fewer the augmentation has failed
 URGENT_WITHIN = dt.timedelta(seconds=85)  # priority high: after that the trainer gets what there is
@@ -96,16 +97,28 @@ def batch_size(batch: AugmentationBatch) -> int:
 
 
 def batches_to_send(*, now: dt.datetime, augmentation: Augmentation | None = None) -> list[tuple[int, str]]:
-    """(batch id, priority) of what wants an actor: new batches, and those whose lease has lapsed. Marks them as announced."""
-    waiting = Q(status="pending", lease_until=None) | Q(status__in=("pending", "claimed"), lease_until__lt=now)
-    rows = AugmentationBatch.objects.filter(waiting, augmentation__status="running")
+    """(batch id, priority) of what wants an actor: new batches, and those whose lease has lapsed. Marks them as announced.
+
+    At most `WINDOW` batches of an augmentation are announced and not yet taken, so that a large one does not fill the broker.
+    """
+    running = Augmentation.objects.filter(status="running")
     if augmentation is not None:
-        rows = rows.filter(augmentation=augmentation)
-    found = list(rows.order_by("augmentation_id", "number").values_list("pk", "augmentation__priority")[:5000])
-    AugmentationBatch.objects.filter(pk__in=[pk for pk, _ in found], status="pending").update(
-        lease_until=now + RESEND_AFTER
-    )
+        running = running.filter(pk=augmentation.pk)
+    found: list[tuple[int, str]] = []
+    for pk, priority in running.order_by("id").values_list("pk", "priority"):
+        found += [(batch, priority) for batch in _announced(pk, now)]
     return found
+
+
+def _announced(augmentation_id: int, now: dt.datetime) -> list[int]:
+    rows = AugmentationBatch.objects.filter(augmentation_id=augmentation_id)
+    room = WINDOW - rows.filter(status="pending", lease_until__gte=now).count()
+    if room <= 0:
+        return []
+    waiting = Q(status="pending", lease_until=None) | Q(status__in=("pending", "claimed"), lease_until__lt=now)
+    batches = list(rows.filter(waiting).order_by("number").values_list("pk", flat=True)[:room])
+    AugmentationBatch.objects.filter(pk__in=batches, status="pending").update(lease_until=now + RESEND_AFTER)
+    return batches
 
 
 def batch_claim(*, batch_id: int, now: dt.datetime, lease: dt.timedelta = BATCH_LEASE) -> AugmentationBatch | None:

@@ -12,6 +12,7 @@ from jobs.errors import Conflict
 from jobs.models import Augmentation, AugmentationBatch, Command, Decision, Job
 from jobs.services.approvals import decision_approve
 from jobs.services.augmentations import (
+    WINDOW,
     augmentation_cancel,
     augmentation_cut,
     augmentation_resume,
@@ -246,3 +247,12 @@ def test_a_trainer_that_gives_no_weights_fails_the_augmentation_with_its_word() 
     ground(augmentation)
     assert augmentation.status == "failed"
     assert "no room on disk" in augmentation.error
+
+
+def test_a_large_augmentation_does_not_fill_the_broker() -> None:
+    augmentation = started(running_job(), count=8 * 300)
+    assert batches_to_send(now=NOW, augmentation=augmentation) == []  # the command has announced a window of them
+    assert augmentation.batches.filter(lease_until=None).count() == 300 - WINDOW
+    for pk in augmentation.batches.values_list("pk", flat=True)[:10]:
+        assert batch_claim(batch_id=pk, now=NOW) is not None
+    assert len(batches_to_send(now=NOW, augmentation=augmentation)) == 10
