@@ -88,7 +88,7 @@ def _time(plan: JobPlan, job: Job, paces: list[float], now: dt.datetime) -> None
 
 
 def _money(plan: JobPlan, job: Job) -> None:
-    rate = float(getattr(settings, "LOCAL_USD_PER_HOUR", 0.0))
+    rate = float(settings.LOCAL_USD_PER_HOUR)
     assert plan.duration_s is not None
     plan.worker_hours = job.num_workers * plan.duration_s / 3600
     plan.cost_usd = plan.worker_hours * rate

@@ -81,9 +81,20 @@ def _text(value: Any, name: str) -> str:
         raise BadSample(f"field '{name}' is {type(value).__name__}, not text")
     if not value.strip():
         raise BadSample(f"field '{name}' is empty")
-    if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+    if not encodable(value):
         raise BadSample(f"field '{name}' holds half a surrogate pair, which is not text")
     return value
+
+
+def encodable(text: str) -> bool:
+    """Whether `text` can be written as UTF-8: half a surrogate pair cannot."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def plain(value: Any, name: str, depth: int = 0) -> Any:

@@ -12,6 +12,7 @@ from rest_framework.exceptions import ParseError
 from rest_framework.parsers import BaseParser
 from rest_framework.renderers import JSONRenderer
 
+from jobs.services.samples import encodable
 from webapp.api.problems import TooLarge
 
 MAX_BODY_BYTES = 8 * 2**20
@@ -104,7 +105,7 @@ def checked(value: Any, path: str = "", depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
         raise ParseError(f"Nested deeper than {MAX_DEPTH}{place[:80]}.")
     if isinstance(value, str):
-        if "\x00" in value or (not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value)):
+        if "\x00" in value or not encodable(value):
             raise ParseError(f"Text with a NUL or half a surrogate pair{place}.")
     elif isinstance(value, float) and not math.isfinite(value):
         raise ParseError(f"A number that is not finite{place}; send null instead.")
