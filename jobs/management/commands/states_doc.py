@@ -1,4 +1,4 @@
-"""`manage.py states_doc`: write docs/states.md from the tables; `--check` fails if the file is not current."""
+"""`manage.py states_doc`: print the state machines as docs/states.md (`make docs` writes it); `--check` fails if the file is not current."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ def states_markdown() -> str:
     lines = [
         "# State machines",
         "",
-        "Generated from `jobs/states.py` by `manage.py states_doc`; do not edit. Every move is compare-and-set, written with its",
+        "Generated from `jobs/states.py` by `make docs`; do not edit. Every move is compare-and-set, written with its",
         "event in one transaction (`jobs/services/transitions.py`).",
     ]
     for model, table in NEXT.items():
@@ -26,15 +26,15 @@ def states_markdown() -> str:
 
 
 class Command(BaseCommand):
-    help = "Write docs/states.md from the state tables."
+    help = "Print docs/states.md from the state tables."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--check", action="store_true", help="write nothing; fail if the file is not current")
+        parser.add_argument("--check", action="store_true", help="print nothing; fail if the file is not current")
 
     def handle(self, *args: Any, **options: Any) -> None:
         path = Path(settings.BASE_DIR) / "docs" / "states.md"
         text = states_markdown()
         if not options["check"]:
-            path.write_text(text, encoding="utf-8")
+            self.stdout.write(text, ending="")
         elif not path.exists() or path.read_text(encoding="utf-8") != text:
-            raise CommandError("docs/states.md is not current: run manage.py states_doc.")
+            raise CommandError("docs/states.md is not current: run make docs.")

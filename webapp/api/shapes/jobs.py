@@ -133,10 +133,9 @@ class JobNew(Input):
         child=serializers.CharField(max_length=24), required=False, help_text="Decision kind -> level, for this job"
     )
     rules = serializers.DictField(
-        child=serializers.DictField(), required=False, help_text="Rule -> thresholds for this job, as {shard_loss: {min_gap: 0.4}}"
-    )
-    rules = serializers.DictField(
-        child=serializers.DictField(), required=False, help_text="Rule -> thresholds for this job, as {shard_loss: {min_gap: 0.4}}"
+        child=serializers.DictField(),
+        required=False,
+        help_text="Rule -> thresholds for this job, as {shard_loss: {min_gap: 0.4}}",
     )
     env = serializers.DictField(child=serializers.CharField(max_length=4000), required=False)
     setup = serializers.CharField(max_length=20_000, required=False)
