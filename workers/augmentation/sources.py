@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from functools import lru_cache
 from pathlib import Path
 
@@ -37,14 +36,13 @@ def parents_of(batch: AugmentationBatch, num: int) -> list[Sample]:
     index = line_index(str(path))
     order = _order(len(index) - 1, augmentation.seed)
     first = batch.number * BATCH_SIZE
-    return [read_line(path, index, order[(first + i) % len(order)]) for i in range(num)]
+    return [read_line(path, index, int(order[(first + i) % len(order)])) for i in range(num)]
 
 
-@lru_cache(maxsize=16)
-def _order(num: int, seed: int) -> list[int]:
-    order = list(range(num))
-    random.Random(seed).shuffle(order)
-    return order
+@lru_cache(maxsize=4)
+def _order(num: int, seed: int) -> np.ndarray:
+    """A permutation [num] of the sample numbers, the same for the same seed on every machine."""
+    return np.random.Generator(np.random.Philox(key=seed)).permutation(num)
 
 
 @lru_cache(maxsize=16)
