@@ -12,7 +12,6 @@ from django.db import connection
 from tests.browser.server import answers, chromium, database_url, running_server
 from tests.services import chromium_path, free_port, require_service, wait_until
 
-
 REFUSED = "422 (Unprocessable Entity)"  # a form with faults is no fault of the page
 
 

@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 import time_machine
 from django.urls import reverse
+from django.utils import timezone
 
 from jobs.models import Command, Job, Team
+from jobs.services.approvals import decision_reject
+from jobs.services.augmentations import augmentation_start
+from jobs.services.job_reports import job_report_write
+from jobs.services.jobs import job_end
 from tests.factories import make_dataset
 from tests.pages.world import signed_in, small_world
 
@@ -113,3 +118,36 @@ def test_times_stand_on_the_clock_of_the_team_with_utc_in_the_title() -> None:
     Job.objects.filter(pk=job.pk).update(submitted_at=dt.datetime(2024, 3, 1, 20, 30, tzinfo=dt.UTC))
     text = signed_in(cast.viewer).get(reverse("job", args=[job.uuid])).content.decode()
     assert 'title="2024-03-01 20:30:00 UTC">2 Mar 2024</time>' in text
+
+
+def test_the_report_of_an_ended_job_is_a_page() -> None:
+    cast, job, decision = small_world()
+    decision_reject(decision=decision, now=timezone.now(), reason="Known to be hard.", user=cast.approver)
+    job_end(job=job, to="failed", now=timezone.now(), failure_class="deadline", message="Its time was up.")
+    client, url = signed_in(cast.viewer), reverse("job_report", args=[job.uuid])
+    assert "its report is being written" in client.get(url).content.decode()
+    job.refresh_from_db()
+    job_report_write(job=job, now=timezone.now())
+    text = client.get(url).content.decode()
+    for shown in ("Its time was up.", "shard_000", str(decision), "rejected", "worker-hours"):
+        assert shown in text, shown
+
+
+def test_a_data_job_is_stopped_and_taken_up_again() -> None:
+    cast, job, _ = small_world()
+    row = job.job_shards.select_related("shard", "revision").first()
+    assert row
+    data_job = augmentation_start(
+        job=job, shard=row.shard, parent=row.revision, method="eda", count=20, now=timezone.now()
+    )
+    client = signed_in(cast.operator)
+    assert "Stop making samples" in client.get(reverse("job", args=[job.uuid])).content.decode()
+    assert signed_in(cast.viewer).post(reverse("augmentation_stop", args=[data_job.uuid])).status_code == 403
+    assert signed_in(cast.outsider).post(reverse("augmentation_stop", args=[data_job.uuid])).status_code == 404
+    client.post(reverse("augmentation_stop", args=[data_job.uuid]))
+    data_job.refresh_from_db()
+    assert data_job.status == "cancelled"
+    again = client.post(reverse("augmentation_stop", args=[data_job.uuid]), follow=True)
+    assert b"Nothing was changed" in again.content
+    client.post(reverse("augmentation_again", args=[data_job.uuid]))
+    assert job.augmentations.filter(status__in=("pending", "running")).count() == 1

@@ -27,7 +27,7 @@ def _fetch(request: PageRequest, key: uuid.UUID) -> Augmentation:
 def augmentation_stop(request: PageRequest, key: uuid.UUID) -> HttpResponse:
     row = _fetch(request, key)
     try:
-        actor = Actor.person(request.user)  # type: ignore[arg-type]
+        actor = Actor.person(request.user)
         augmentation_cancel(augmentation=row, now=timezone.now(), actor=actor, reason="Stopped by a person.")
         messages.success(
             request, f"The data job for {row.shard.key} is stopped. What it has made is kept for a resume."
@@ -42,7 +42,7 @@ def augmentation_stop(request: PageRequest, key: uuid.UUID) -> HttpResponse:
 def augmentation_again(request: PageRequest, key: uuid.UUID) -> HttpResponse:
     row = _fetch(request, key)
     try:
-        augmentation_resume(augmentation=row, now=timezone.now(), actor=Actor.person(request.user))  # type: ignore[arg-type]
+        augmentation_resume(augmentation=row, now=timezone.now(), actor=Actor.person(request.user))
         messages.success(request, f"The data job for {row.shard.key} goes on from the batches it had finished.")
     except Conflict as error:
         messages.warning(request, f"Nothing was changed: {error.message}")

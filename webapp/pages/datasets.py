@@ -48,10 +48,10 @@ def dataset_new(request: PageRequest) -> HttpResponse:
 def _create(request: PageRequest, form: DatasetForm) -> str:
     """Create the dataset and its configured shards; returns where to go on."""
     data, now, user = form.cleaned_data, timezone.now(), request.user
-    row = dataset_create(team=request.team, name=data["name"], description=data["description"], user=user, now=now)  # type: ignore[arg-type]
+    row = dataset_create(team=request.team, name=data["name"], description=data["description"], user=user, now=now)
     if data["shard_config"] is None:
         return reverse("dataset_upload", args=[row.uuid])
-    made = shards_from_config(dataset=row, config=data["shard_config"], user=user, now=now)  # type: ignore[arg-type]
+    made = shards_from_config(dataset=row, config=data["shard_config"], user=user, now=now)
     messages.success(request, f"{len(made.created)} shards wait for their samples: upload a file for each.")
     return reverse("dataset", args=[row.uuid])
 
@@ -95,7 +95,7 @@ def _store(request: PageRequest, dataset: Dataset, form: UploadForm):  # type: i
     data = form.cleaned_data
     upload, revision = shard_upload(
         dataset=dataset, key=data["key"], source=data["file"].file, file_name=data["file"].name, now=timezone.now(),
-        user=request.user, file_format=data["file_format"], accept_partial=data["accept_partial"],  # type: ignore[arg-type]
+        user=request.user, file_format=data["file_format"], accept_partial=data["accept_partial"],
         category=data["category"], provenance=form.provenance(), hardness_score=_or(data["hardness_score"], 0.5),
         weight=_or(data["weight"], 1.0),
     )  # fmt: skip

@@ -104,7 +104,7 @@ def decision_yes(request: PageRequest, key: uuid.UUID) -> HttpResponse:
         return _again(request, row, edit_form=form)
     args = form.edited(row) if form is not None else None
     try:
-        decision_approve(decision=row, now=timezone.now(), user=request.user, args=args or None)  # type: ignore[arg-type]
+        decision_approve(decision=row, now=timezone.now(), user=request.user, args=args or None)
     except Invalid as error:
         form = form or EditForm(row)
         form.add_domain_error(error)
@@ -121,7 +121,7 @@ def decision_no(request: PageRequest, key: uuid.UUID) -> HttpResponse:
     form = RejectForm(request.POST)
     if not form.is_valid():
         return _again(request, row, reject_form=form)
-    decision_reject(decision=row, now=timezone.now(), user=request.user, reason=form.cleaned_data["reason"])  # type: ignore[arg-type]
+    decision_reject(decision=row, now=timezone.now(), user=request.user, reason=form.cleaned_data["reason"])
     return _answered(request, row, f"{row} is rejected. Nothing is changed.")
 
 
@@ -148,6 +148,6 @@ def decisions_bulk(request: PageRequest) -> HttpResponse:
 
 def _answer(request: PageRequest, row: Decision, answer: str, reason: str) -> None:
     if answer == "approve":
-        decision_approve(decision=row, now=timezone.now(), user=request.user)  # type: ignore[arg-type]
+        decision_approve(decision=row, now=timezone.now(), user=request.user)
     else:
-        decision_reject(decision=row, now=timezone.now(), user=request.user, reason=reason)  # type: ignore[arg-type]
+        decision_reject(decision=row, now=timezone.now(), user=request.user, reason=reason)

@@ -11,6 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
+from django.contrib.auth.models import User
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
@@ -40,6 +41,7 @@ class PageViewer(Viewer):
 class PageRequest(HttpRequest):
     """A request that came through `page`."""
 
+    user: User  # signed in: `page` saw to that
     viewer: PageViewer
     team: Team
     htmx: HtmxDetails
@@ -93,7 +95,9 @@ def zone_of(team: Team) -> zoneinfo.ZoneInfo:
         return zoneinfo.ZoneInfo("UTC")
 
 
-def fetch_in_team(request: PageRequest, queryset: QuerySet[M], key: uuid.UUID, *, team: str, role: str = "viewer") -> M:
+def fetch_in_team(
+    request: PageRequest, queryset: QuerySet[M], key: uuid.UUID | str, *, team: str, role: str = "viewer"
+) -> M:
     """The object, through the one door; the page then stands in its team. `team` is the dotted way to it, as `dataset.team`."""
     row = fetch(request.viewer, queryset, key, role=role)
     owner: Any = row

@@ -16,7 +16,7 @@ PER_PAGE = 50
 @page
 def events(request: PageRequest) -> HttpResponse:
     key = request.GET.get("job") or None
-    job = fetch_in_team(request, Job.objects.select_related("team"), key, team="team") if key else None  # type: ignore[arg-type]
+    job = fetch_in_team(request, Job.objects.select_related("team"), key, team="team") if key else None
     noun, text = chosen(request, "noun", NOUNS, ""), request.GET.get("q", "").strip()
     rows = events_listed(viewer=request.viewer, team=request.team, noun=noun, job=job and job.uuid, text=text)
     before = request.GET.get("before", "")

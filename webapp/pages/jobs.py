@@ -61,9 +61,9 @@ def job_new(request: PageRequest) -> HttpResponse:
 def _create(request: PageRequest, form: JobForm) -> str:
     """Create the job, submit it if that button was pressed, and return its address."""
     now = timezone.now()
-    job = job_create(**form.arguments(), training=form.training(), user=request.user, now=now)  # type: ignore[arg-type]
+    job = job_create(**form.arguments(), training=form.training(), user=request.user, now=now)
     if "submit" in request.POST:
-        job_submit(job=job, now=now, actor=Actor.person(request.user))  # type: ignore[arg-type]
+        job_submit(job=job, now=now, actor=Actor.person(request.user))
         messages.success(request, f"{job.name} is submitted. A worker launches it in a moment.")
     return reverse("job", args=[job.uuid])
 
@@ -90,23 +90,23 @@ def job_log(request: PageRequest, key: uuid.UUID) -> HttpResponse:
 
 
 def _submit(request: PageRequest, job: Job) -> str:
-    job_submit(job=job, now=timezone.now(), actor=Actor.person(request.user))  # type: ignore[arg-type]
+    job_submit(job=job, now=timezone.now(), actor=Actor.person(request.user))
     return f"{job.name} is submitted. A worker launches it in a moment."
 
 
 def _pause(request: PageRequest, job: Job) -> str:
-    job_pause(job=job, now=timezone.now(), actor=Actor.person(request.user))  # type: ignore[arg-type]
+    job_pause(job=job, now=timezone.now(), actor=Actor.person(request.user))
     return f"{job.name} is paused: its trainer holds at the next step and keeps its workers."
 
 
 def _resume(request: PageRequest, job: Job) -> str:
-    job_resume(job=job, now=timezone.now(), actor=Actor.person(request.user))  # type: ignore[arg-type]
+    job_resume(job=job, now=timezone.now(), actor=Actor.person(request.user))
     return f"{job.name} goes on."
 
 
 def _cancel(request: PageRequest, job: Job) -> str:
     reason = request.POST.get("reason", "").strip()
-    job_cancel(job=job, now=timezone.now(), actor=Actor.person(request.user), reason=reason)  # type: ignore[arg-type]
+    job_cancel(job=job, now=timezone.now(), actor=Actor.person(request.user), reason=reason)
     return f"{job.name} is stopped. Its workers are being released."
 
 

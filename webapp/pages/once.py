@@ -23,7 +23,7 @@ def once(request: PageRequest, number: str, create: Callable[[], str]) -> str:
     if not number:
         return create()
     answer = idempotent_answer(
-        user=request.user,  # type: ignore[arg-type]
+        user=request.user,
         key=f"form:{number}",
         digest=request_digest(request.path),
         now=timezone.now(),

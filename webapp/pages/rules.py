@@ -54,7 +54,7 @@ def _line(request: PageRequest, job: Job | None, kind: str, rule: Rule | None) -
 def _job(request: PageRequest, role: str = "viewer") -> Job | None:
     """The job named by `?job=`, whose own rules are meant."""
     key = request.POST.get("job") or request.GET.get("job")
-    return fetch_in_team(request, Job.objects.select_related("team"), key, team="team", role=role) if key else None  # type: ignore[arg-type]
+    return fetch_in_team(request, Job.objects.select_related("team"), key, team="team", role=role) if key else None
 
 
 @page
@@ -67,7 +67,7 @@ def rule_edit(request: PageRequest, kind: str) -> HttpResponse:
     form = RuleForm(request.POST or None, rule=rule)
     if request.method == "POST" and form.is_valid():
         try:
-            actor = Actor.person(request.user)  # type: ignore[arg-type]
+            actor = Actor.person(request.user)
             rule_set(team=request.team, job=job, kind=kind, now=timezone.now(), actor=actor, **form.arguments())
         except DomainError as error:
             form.add_domain_error(error)

@@ -25,7 +25,7 @@ from webapp.pages.forms.team import MemberForm, TeamForm, TokenForm
 
 
 def _actor(request: PageRequest) -> Actor:
-    return Actor.person(request.user)  # type: ignore[arg-type]
+    return Actor.person(request.user)
 
 
 def _show(request: PageRequest, **forms: Any) -> HttpResponse:
@@ -135,7 +135,7 @@ def tokens(request: PageRequest) -> HttpResponse:
     days = form.cleaned_data["days"]
     ends = now + dt.timedelta(days=int(days)) if days != "never" else None
     token, secret = token_create(
-        team=request.team, name=form.cleaned_data["name"], scopes=form.cleaned_data["scopes"], user=request.user,  # type: ignore[arg-type]
+        team=request.team, name=form.cleaned_data["name"], scopes=form.cleaned_data["scopes"], user=request.user,
         expires_at=ends, now=now, actor=_actor(request),
     )  # fmt: skip
     return _tokens(request, shown_token=token, secret=secret)

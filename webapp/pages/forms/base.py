@@ -16,6 +16,13 @@ class PageForm(forms.Form):
     error_css_class = "wrong"
     domain_names: dict[str, str] = {}  # the service's name of an argument -> our field
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for field in self.fields.values():
+            field.error_messages["required"] = (
+                "Choose one." if isinstance(field, forms.ChoiceField) else "Fill this in."
+            )
+
     def add_domain_error(self, error: DomainError) -> None:
         """Show a refusal of a service at the fields it names, else above the form."""
         placed = False
