@@ -16,7 +16,7 @@ from django.utils import timezone
 from jobs.errors import DomainError
 from jobs.models import Attempt, Command
 from jobs.services.commands import command_issue
-from jobs.states import ATTEMPT_LIVE, JOB_OVER
+from jobs.states import ATTEMPT_LIVE, JOB_OVER, NEXT
 from trainer_client.backends import BackendError, Observation
 from workers.backend_access import backend_named
 from workers.celery_app import app
@@ -26,6 +26,7 @@ from workers.periodic import once_per_slot
 logger = structlog.get_logger(__name__)
 
 LINGER = dt.timedelta(seconds=60)  # a process may live on after its last word, to write its snapshot down
+COSTING = tuple(status for status, following in NEXT["Instance"].items() if following)
 STOP_AGAIN = dt.timedelta(seconds=60)  # a stop that did not work is ordered again after that
 
 
@@ -42,7 +43,7 @@ def attempts_watch(*, now: dt.datetime) -> dict[str, str]:
     Returns attempt id -> what was seen, for those that were placed.
     """
     placed = Attempt.objects.exclude(handle={}).select_related("job", "job__team")
-    rows = placed.filter(Q(status__in=ATTEMPT_LIVE) | ~Q(instances__status="terminated") & Q(instances__isnull=False))
+    rows = placed.filter(Q(status__in=ATTEMPT_LIVE) | Q(instances__status__in=COSTING))
     seen = {}
     for attempt in rows.distinct():
         try:
