@@ -1,4 +1,4 @@
-"""`manage.py states_doc`: print the state machines as docs/states.md (`make docs` writes it); `--check` fails if the file is not current."""
+"""`manage.py states_doc`: print docs/states.md (`make docs` writes it); `--check` fails if the file is not current."""
 
 from pathlib import Path
 from typing import Any
