@@ -17,6 +17,7 @@ from jobs.models import Decision
 from jobs.selectors.decisions import approval_role, decision_full
 from jobs.services.approvals import decision_approve, decision_reject
 from webapp.api.door import ReadDoor, idempotent
+from webapp.api.filters import Words
 from webapp.api.problems import DOMAIN
 from webapp.api.shapes import decisions as shape
 
@@ -24,7 +25,7 @@ from webapp.api.shapes import decisions as shape
 class DecisionFilter(filters.FilterSet):
     team = filters.UUIDFilter("team__uuid")
     job = filters.UUIDFilter("job__uuid")
-    status = filters.BaseInFilter("status", help_text="One or several, with commas")
+    status = Words("status", help_text="One or several, with commas", max_length=40)
     kind = filters.CharFilter(max_length=32)
     subject = filters.CharFilter(max_length=160)
     ordering = filters.OrderingFilter(

@@ -15,6 +15,7 @@ from rest_framework.response import Response
 from jobs.models import Attempt, Augmentation, Command, Directive, Event, Snapshot
 from jobs.services.augmentations import augmentation_cancel, augmentation_resume
 from webapp.api.door import Door, ReadDoor, idempotent
+from webapp.api.filters import Words
 from webapp.api.paging import NewestFirst
 from webapp.api.shapes import decisions, jobs
 from webapp.api.shapes.fields import Nothing
@@ -44,7 +45,7 @@ class Events(ListModelMixin, Door):
 class AttemptFilter(filters.FilterSet):
     team = filters.UUIDFilter("job__team__uuid")
     job = filters.UUIDFilter("job__uuid")
-    status = filters.BaseInFilter("status", help_text="One or several, with commas")
+    status = Words("status", help_text="One or several, with commas", max_length=40)
 
 
 class Attempts(ReadDoor):
@@ -90,7 +91,7 @@ class DirectiveFilter(filters.FilterSet):
     job = filters.UUIDFilter("attempt__job__uuid")
     attempt = filters.UUIDFilter("attempt__uuid")
     decision = filters.UUIDFilter("decision__uuid")
-    status = filters.BaseInFilter("status", help_text="One or several, with commas")
+    status = Words("status", help_text="One or several, with commas", max_length=40)
 
 
 class Directives(ReadDoor):

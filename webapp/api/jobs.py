@@ -21,6 +21,7 @@ from jobs.services.jobs import job_cancel, job_pause, job_resume, job_submit
 from jobs.services.shard_stats import may_report, shard_stats_add
 from webapp.api.auth import MayIngest
 from webapp.api.door import ReadDoor, idempotent
+from webapp.api.filters import Words
 from webapp.api.jobfile import job_planned, job_written
 from webapp.api.shapes import jobs as shape
 from webapp.api.shapes.fields import Nothing
@@ -30,7 +31,7 @@ from webapp.api.strict import StrictJSONParser, YAMLParser
 class JobFilter(filters.FilterSet):
     team = filters.UUIDFilter("team__uuid")
     dataset = filters.UUIDFilter("dataset__uuid")
-    status = filters.BaseInFilter("status", help_text="One or several, with commas")
+    status = Words("status", help_text="One or several, with commas", max_length=40)
     text = filters.CharFilter(method="with_text", help_text="In the name or the model", max_length=200)
     ordering = filters.OrderingFilter(
         fields={"created_at": "created_at", "name": "name", "deadline": "deadline", "priority": "priority"}
