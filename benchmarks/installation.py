@@ -114,7 +114,10 @@ def make_attempt(job: Any, num_workers: int) -> tuple[Any, str]:
 
     attempt, secret = attempt_open(job=job, num_workers=num_workers, now=timezone.now())
     Attempt.objects.filter(pk=attempt.pk).update(
-        status="running", running_at=timezone.now(), heartbeat_at=timezone.now() + dt.timedelta(days=1)
+        status="running",
+        planned_steps=job.goal_steps,
+        running_at=timezone.now(),
+        heartbeat_at=timezone.now() + dt.timedelta(days=1),
     )
     return attempt, secret
 

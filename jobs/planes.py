@@ -18,6 +18,15 @@ Planes = dict[str, NDArray]  # each [B, N], or [N] for one bin
 
 FACTOR: Final = 4
 LEVELS: Final = range(7)  # bins of 1, 4, 16, 64, 256, 1024 and 4096 steps
+FEW_BINS: Final = 128  # a level coarser than one with so few bins saves nobody time
+
+
+def levels_of(planned_steps: int | None) -> range:
+    """Levels that an attempt of so many steps keeps; all of them if nobody knows."""
+    if planned_steps is None:
+        return LEVELS
+    return range(next((level + 1 for level in LEVELS if planned_steps <= FEW_BINS * FACTOR**level), len(LEVELS)))
+
 
 SHARD: Final[Layout] = (
     ("loss_sum", "<f8", "add"),  # nats, finite points with tokens only

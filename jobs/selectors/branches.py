@@ -7,10 +7,10 @@ by naming the attempt, and not part of the surviving branch.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jobs.models import Attempt, Job
-from jobs.planes import FACTOR, LEVELS
+from jobs.planes import FACTOR, LEVELS, levels_of
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class Segment:
     attempt_id: int
     start: int
     stop: int
+    top: int = LEVELS[-1]  # the coarsest level that the attempt keeps
 
 
 @dataclass(frozen=True)
@@ -35,21 +36,24 @@ class Piece:
 def segments_surviving(job: Job) -> list[Segment]:
     """The surviving branch, by rising steps. An attempt counts from the moment it runs or has reported."""
     attempts = list(
-        Attempt.objects.filter(job=job).order_by("fence").values_list("pk", "start_step", "last_step", "running_at")
+        Attempt.objects.filter(job=job)
+        .order_by("fence")
+        .values_list("pk", "start_step", "last_step", "running_at", "planned_steps")
     )
     segments: list[Segment] = []
-    for pk, start, last, running_at in attempts:
+    for pk, start, last, running_at, planned in attempts:
         if running_at is None and last < 0:
             continue
-        segments = [Segment(s.attempt_id, s.start, min(s.stop, start)) for s in segments if s.start < start]
+        segments = [replace(s, stop=min(s.stop, start)) for s in segments if s.start < start]
         if last >= start:
-            segments.append(Segment(pk, start, last + 1))
+            segments.append(Segment(pk, start, last + 1, levels_of(planned)[-1]))
     return segments
 
 
 def segments_of(attempt: Attempt) -> list[Segment]:
     """Everything one attempt reported, whether it survived or not."""
-    return [Segment(attempt.pk, 0, attempt.last_step + 1)] if attempt.last_step >= 0 else []
+    top = levels_of(attempt.planned_steps)[-1]
+    return [Segment(attempt.pk, 0, attempt.last_step + 1, top)] if attempt.last_step >= 0 else []
 
 
 def pieces(segments: list[Segment], *, start: int, stop: int, level: int) -> Iterator[Piece]:
@@ -60,7 +64,7 @@ def pieces(segments: list[Segment], *, start: int, stop: int, level: int) -> Ite
     for segment in segments:
         low, high = max(segment.start, start), min(segment.stop, stop)
         if low < high:
-            yield from _cover(segment.attempt_id, low, high, level)
+            yield from _cover(segment.attempt_id, low, high, min(level, segment.top))
 
 
 def _cover(attempt_id: int, low: int, high: int, level: int) -> Iterator[Piece]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
+import uuid
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from django.db import connection
 from numpy.typing import NDArray
 
 from jobs.errors import Invalid
-from jobs.models import ApiToken, Attempt, Job, JobShard, Report, Worker
+from jobs.models import ApiToken, Attempt, Directive, Job, JobShard, Report, Worker
 from jobs.services.report_form import Batch
 from jobs.services.report_store import payload_of
 
@@ -53,16 +55,39 @@ def living_tokens(ids: set[int | None], now: dt.datetime) -> set[int | None]:
     return {None, *(row[0] for row in rows)}
 
 
-def newest_fences(job_ids: set[int]) -> dict[int, int]:
-    """The highest fence of each job."""
-    ids = list(job_ids)
-    if not ids:
-        return {}
-    table = Attempt._meta.db_table
-    return dict(_all(f"SELECT job_id, MAX(fence) FROM {table} WHERE job_id IN ({_marks(ids)}) GROUP BY job_id", ids))
+@dataclass(frozen=True)
+class Writing:
+    """What storing reports needs to know of an attempt."""
+
+    pk: int
+    uuid: uuid.UUID
+    job_id: int
+    team_id: int
+    fence: int
+    newest_fence: int  # of the job
+    world_size: int
+    last_step: int
+    current_step: int  # of the job
+    planned_steps: int | None
+    has_orders: bool  # directives that are not acknowledged
 
 
-def workers_touch(attempt: Attempt, batches: list[Batch], now: dt.datetime) -> None:
+def attempts_locked(ids: set[int]) -> list[Writing]:
+    """The attempts, locked against other writers, in one order for all so that two groups cannot wait for each other."""
+    asked = list(ids)
+    attempt, job, directive = (model._meta.db_table for model in (Attempt, Job, Directive))
+    lock = " FOR UPDATE OF a" if connection.features.has_select_for_update else ""
+    rows = _all(
+        f"SELECT a.id, a.uuid, a.job_id, j.team_id, a.fence, (SELECT MAX(b.fence) FROM {attempt} b WHERE b.job_id = a.job_id),"
+        " a.world_size, a.last_step, j.current_step, a.planned_steps,"
+        f" EXISTS (SELECT 1 FROM {directive} d WHERE d.attempt_id = a.id AND d.status IN ('issued', 'delivered'))"
+        f" FROM {attempt} a JOIN {job} j ON j.id = a.job_id WHERE a.id IN ({_marks(asked)}) ORDER BY a.id{lock}",
+        asked,
+    )
+    return [Writing(row[0], uuid.UUID(str(row[1])), *row[2:10], bool(row[10])) for row in rows]
+
+
+def workers_touch(attempt: Writing, batches: list[Batch], now: dt.datetime) -> None:
     """Heartbeat, sequence, step and smoothed step time of every worker that reported."""
     table = Worker._meta.db_table
     ranks = sorted({b.worker for b in batches})
@@ -87,14 +112,14 @@ def workers_touch(attempt: Attempt, batches: list[Batch], now: dt.datetime) -> N
         )
 
 
-def attempt_touch(attempt: Attempt, last: int, now: dt.datetime) -> None:
+def attempt_touch(attempt: Writing, last: int, now: dt.datetime) -> None:
     """Heartbeat and newest step of the attempt, steps done of its job. The attempt is locked, so `last` cannot be outdated."""
     with connection.cursor() as cursor:
         cursor.execute(
             f"UPDATE {Attempt._meta.db_table} SET heartbeat_at = %s, last_step = %s WHERE id = %s",
             [_time(now), last, attempt.pk],
         )
-        if last >= 0 and last + 1 != attempt.job.current_step:
+        if last >= 0 and last + 1 != attempt.current_step:
             cursor.execute(
                 f"UPDATE {Job._meta.db_table} SET current_step = %s WHERE id = %s", [last + 1, attempt.job_id]
             )
@@ -132,8 +157,8 @@ def _indices_read(job_id: int) -> dict[str, int]:
     return table
 
 
-def _worker_new(attempt: Attempt, rank: int, now: dt.datetime) -> int:
-    return int(Worker.objects.create(attempt=attempt, rank=rank, created_at=now).pk)
+def _worker_new(attempt: Writing, rank: int, now: dt.datetime) -> int:
+    return int(Worker.objects.create(attempt_id=attempt.pk, rank=rank, created_at=now).pk)
 
 
 def _smoothed(before: float | None, batch: Batch) -> float | None:

@@ -7,13 +7,14 @@ commit costs more than a report.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import logging
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from django.core.exceptions import ValidationError
-from django.db import connection, transaction
+from django.db import transaction
 from numpy.typing import NDArray
 
 from jobs.errors import DomainError, Invalid, NotAllowed, Superseded
@@ -23,10 +24,11 @@ from jobs.services.directives import directive_acknowledge, directives_deliver
 from jobs.services.events import TRAINER, event_append
 from jobs.services.report_form import HUGE, AppliedForm, Batch
 from jobs.services.report_rows import (
+    Writing,
     attempt_touch,
+    attempts_locked,
     last_step,
     living_tokens,
-    newest_fences,
     report_insert,
     shard_indices,
     workers_touch,
@@ -76,45 +78,43 @@ def reports_store(*, reports: list[Incoming], now: dt.datetime) -> list[Stored |
     """Store reports in one transaction; the answers stand in the same order. A refused report does not touch the others."""
     results: list[Stored | DomainError | None] = [None] * len(reports)
     with transaction.atomic():
-        attempts = _locked_attempts({r.attempt_id for r in reports})
-        newest = newest_fences({a.job_id for a in attempts.values()})
+        attempts = attempts_locked({r.attempt_id for r in reports})
         living = living_tokens({r.token_id for r in reports}, now)
-        for attempt in attempts.values():
+        for attempt in attempts:
             mine = [i for i, r in enumerate(reports) if r.attempt_id == attempt.pk]
-            intake = _Intake(attempt, newest[attempt.job_id], now)
+            intake = _Intake(attempt, now)
             for i in mine:
                 results[i] = intake.take(reports[i], living)
             intake.write()
             for i in mine:
-                if isinstance(results[i], Stored) and reports[i].batch.worker == 0:
-                    results[i].directives = directives_deliver(attempt=attempt, now=now)  # type: ignore[union-attr]
+                result = results[i]
+                if isinstance(result, Stored) and reports[i].batch.worker == 0 and attempt.has_orders:
+                    result.directives = directives_deliver(attempt=intake.row, now=now)
     assert all(r is not None for r in results), "every report belongs to an attempt"
     return results  # type: ignore[return-value]
-
-
-def _locked_attempts(ids: set[int]) -> dict[int, Attempt]:
-    """The attempts, locked against other writers, in one order for all so that two groups cannot wait for each other."""
-    rows = Attempt.objects.filter(pk__in=ids).order_by("pk").select_related("job", "job__team")
-    if connection.features.has_select_for_update:
-        rows = rows.select_for_update(of=("self",))
-    return {attempt.pk: attempt for attempt in rows}
 
 
 class _Intake:
     """The reports of one attempt within one transaction: taken one by one, written together."""
 
-    def __init__(self, attempt: Attempt, newest: int, now: dt.datetime) -> None:
-        self.attempt, self.newest, self.now = attempt, newest, now
+    def __init__(self, attempt: Writing, now: dt.datetime) -> None:
+        self.attempt, self.now = attempt, now
         self.batches: list[Batch] = []
         self.places: list[NDArray] = []
+
+    @functools.cached_property
+    def row(self) -> Attempt:
+        """The whole row, for the few reports that need it."""
+        return Attempt.objects.select_related("job", "job__team").get(pk=self.attempt.pk)
 
     def take(self, report: Incoming, living: set[int | None]) -> Stored | DomainError:
         batch = report.batch
         if report.token_id not in living:
             return TokenEnded("The token has been revoked or has expired.")
-        if self.newest != self.attempt.fence:
+        newest = self.attempt.newest_fence
+        if newest != self.attempt.fence:
             return Superseded(
-                f"Attempt {self.attempt.fence} has been followed by attempt {self.newest}; stop.", newest=self.newest
+                f"Attempt {self.attempt.fence} has been followed by attempt {newest}; stop.", newest=newest
             )
         try:
             index = shard_indices(self.attempt.job_id, batch)
@@ -135,7 +135,7 @@ class _Intake:
         try:
             with transaction.atomic():
                 directive_acknowledge(
-                    attempt=self.attempt, directive_uuid=ack.id, outcome=ack.outcome, step=ack.step, detail=ack.detail,
+                    attempt=self.row, directive_uuid=ack.id, outcome=ack.outcome, step=ack.step, detail=ack.detail,
                     now=self.now,
                 )  # fmt: skip
         except (DomainError, ValidationError) as error:
@@ -171,7 +171,13 @@ class _Intake:
             "measured": np.concatenate([b.measured for b in batches]),
         }
         samples = np.concatenate([b.samples for b in batches])
-        shard_points_add(attempt_id=self.attempt.pk, loss_sum=loss, samples=samples, **points)
+        shard_points_add(
+            attempt_id=self.attempt.pk,
+            planned_steps=self.attempt.planned_steps,
+            loss_sum=loss,
+            samples=samples,
+            **points,
+        )
         bad = points["measured"] & (points["tokens"] > 0) & ~np.isfinite(loss)
         if bad.any():
             first = int(np.flatnonzero(bad)[0])
@@ -185,6 +191,7 @@ class _Intake:
         flagged = [~np.isfinite(_one(b, "grad_norm")) & ~b.step_nulls.get("grad_norm", _missing(b)) for b in batches]
         worker_steps_add(
             attempt_id=self.attempt.pk,
+            planned_steps=self.attempt.planned_steps,
             step=np.concatenate([b.step for b in batches]),
             worker=np.concatenate([np.full(len(b.step), b.worker) for b in batches]),
             step_time_s=_column(batches, "step_time_s"),
@@ -197,7 +204,7 @@ class _Intake:
     def _touch_attempt(self) -> None:
         last = max(last_step(b) for b in self.batches)
         attempt_touch(self.attempt, max(last, self.attempt.last_step), self.now)
-        notice = {"team_id": self.attempt.job.team_id, "job_id": self.attempt.job_id, "attempt_id": self.attempt.pk}
+        notice = {"team_id": self.attempt.team_id, "job_id": self.attempt.job_id, "attempt_id": self.attempt.pk}
         transaction.on_commit(lambda: reported.send_robust(sender=Report, **notice), robust=True)
         for batch in self.batches:
             if batch.log:
@@ -219,7 +226,7 @@ class _Intake:
             .first()
         )
         event_append(
-            team=self.attempt.job.team, job=self.attempt.job, kind="attempt.nonfinite", subject=self.attempt, now=self.now,
+            team=self.row.job.team, job=self.row.job, kind="attempt.nonfinite", subject=self.row, now=self.now,
             actor=TRAINER, text=f"The loss of shard {key} is not finite at step {step:,}.", data={"shard": key, "step": step},
         )  # fmt: skip
 

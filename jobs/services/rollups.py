@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from jobs.models import ShardBin, WorkerBin
 from jobs.planes import (
-    LEVELS,
     SHARD,
     WORKER,
     Layout,
     Planes,
+    levels_of,
     planes_coarsen,
     planes_empty,
     planes_join,
@@ -32,6 +32,7 @@ STEPS_AT_ONCE = 256  # bounds memory where a batch spans many steps of many shar
 def shard_points_add(
     *,
     attempt_id: int,
+    planned_steps: int | None,
     step: NDArray,
     index: NDArray,
     loss_sum: NDArray,
@@ -46,12 +47,13 @@ def shard_points_add(
     for chunk in _by_steps(step):
         bins, at = np.unique(step[chunk], return_inverse=True)
         points = _ShardPoints(at, index[chunk], loss_sum[chunk], tokens[chunk], samples[chunk], measured[chunk])
-        _levels_add(ShardBin, SHARD, attempt_id, bins, points.planes(len(bins)))
+        _levels_add(ShardBin, SHARD, attempt_id, levels_of(planned_steps), bins, points.planes(len(bins)))
 
 
 def worker_steps_add(
     *,
     attempt_id: int,
+    planned_steps: int | None,
     step: NDArray,
     worker: NDArray,
     step_time_s: NDArray,
@@ -75,7 +77,7 @@ def worker_steps_add(
         norm = np.where(np.isfinite(grad_norm[chunk]), grad_norm[chunk], -np.inf)
         np.maximum.at(planes["grad_norm_max"], where, norm)
         np.add.at(planes["num_nonfinite"], where, nonfinite[chunk].astype("<u4"))
-        _levels_add(WorkerBin, WORKER, attempt_id, bins, planes)
+        _levels_add(WorkerBin, WORKER, attempt_id, levels_of(planned_steps), bins, planes)
 
 
 class _ShardPoints:
@@ -118,10 +120,12 @@ def _by_steps(step: NDArray) -> Iterator[NDArray]:
         yield np.flatnonzero((step >= piece[0]) & (step <= piece[-1]))
 
 
-def _levels_add(model: type[Model], layout: Layout, attempt_id: int, bins: NDArray, planes: Planes) -> None:
+def _levels_add(
+    model: type[Model], layout: Layout, attempt_id: int, levels: range, bins: NDArray, planes: Planes
+) -> None:
     """Join the new bins of every level with what is stored, and store the result: two statements."""
     fresh: list[tuple[NDArray, Planes]] = []
-    for _ in LEVELS:
+    for _ in levels:
         fresh.append((bins, planes))
         bins, planes = planes_coarsen(layout, bins, planes)
     table = model._meta.db_table

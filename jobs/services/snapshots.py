@@ -30,7 +30,13 @@ def snapshot_note(
     detail: str = "",
 ) -> Snapshot:
     """Record a snapshot or move it on. Repeats, and words that would take it back, change nothing."""
-    fields: dict[str, Any] = {"uri": uri, "num_bytes": num_bytes, "digest": digest, "detail": detail, "world_size": world_size}
+    fields: dict[str, Any] = {
+        "uri": uri,
+        "num_bytes": num_bytes,
+        "digest": digest,
+        "detail": detail,
+        "world_size": world_size,
+    }
     found = Snapshot.objects.filter(attempt=attempt, name=name).first()
     if found is None:
         try:
