@@ -15,12 +15,15 @@ from jobs.services.attempt_logs import log_tail as attempt_log_tail
 from jobs.services.rules import KINDS
 
 NUM_SIDE = 6
+NUM_OPEN = 3
+SILENT_AFTER = dt.timedelta(seconds=60)
 
 
 def job_page(*, job: Job, now: dt.datetime) -> dict[str, Any]:
     """Context of the job page. A fixed number of queries, however long the job ran."""
     line: JobLine = job_lines(jobs=[job], now=now)[0]
     attempts = list(job.attempts.order_by("-fence")[:NUM_SIDE])
+    waiting = list(job.decisions.filter(status="proposed").order_by("-waiting_usd_per_hour", "id"))
     shards = job.job_shards.aggregate(total=Count("id"), paused=Count("id", filter=Q(paused=True)))
     return {
         "now": now,
@@ -30,9 +33,10 @@ def job_page(*, job: Job, now: dt.datetime) -> dict[str, Any]:
         "num_attempts": job.attempts.count(),
         "workers": workers_of(attempt=attempts[0]) if attempts else [],
         "shards": shards,
-        "open_decisions": list(
-            job.decisions.filter(status="proposed").order_by("-waiting_usd_per_hour", "id")[:NUM_SIDE]
-        ),
+        "open_decisions": waiting[:NUM_OPEN],
+        "num_open": len(waiting),
+        "num_open_hidden": max(0, len(waiting) - NUM_OPEN),
+        "is_silent": is_silent(job, attempts[0] if attempts else None, now),
         "outcomes": outcomes_of(job=job),
         "record": rule_record(team=job.team, job=job),
         "augmentations": augmentations_of(job=job),
@@ -42,6 +46,13 @@ def job_page(*, job: Job, now: dt.datetime) -> dict[str, Any]:
         "log": log_tail(job=job, num_lines=10),
         "plan": job_plan(job=job, now=now) if job.status == "draft" else None,
     }
+
+
+def is_silent(job: Job, attempt: Attempt | None, now: dt.datetime) -> bool:
+    """Whether the trainer of a running job has not been heard for a while."""
+    if job.status != "running" or attempt is None or attempt.heartbeat_at is None:
+        return False
+    return now - attempt.heartbeat_at > SILENT_AFTER
 
 
 def workers_of(*, attempt: Attempt) -> list[Worker]:

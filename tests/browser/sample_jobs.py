@@ -9,6 +9,7 @@ from typing import Any
 from jobs.models import Attempt, Dataset, Instance, Job, Worker
 from jobs.services.attempts import attempt_finish, attempt_open, attempt_start
 from jobs.services.events import Actor
+from jobs.services.job_reports import job_report_write
 from jobs.services.jobs import job_cancel, job_create, job_submit
 from tests.browser.sample_cells import report_losses
 
@@ -49,7 +50,8 @@ def make_jobs(dataset: Dataset, user: Any, now: dt.datetime) -> dict[str, Job]:
     run(jobs["mt-en-de-4b-sft"], now, began=hours(12), step=3_536, step_time_s=9.0, price="1.87")
     run(jobs["support-chat-7b-sft"], now, began=hours(10), step=4_620, step_time_s=6.0, price="1.2")
     run(jobs["kids-safety-3b-sft"], now, began=hours(6), step=1_560, step_time_s=4.0, price="1.1")
-    run(jobs["triage-router-1b-sft"], now, began=hours(8), step=1_999, step_time_s=3.0, price="1.0")
+    small = run(jobs["triage-router-1b-sft"], now, began=hours(8), step=1_999, step_time_s=3.0, price="1.0")
+    report_losses(small, num_steps=2_000, began=now - hours(8), step_time_s=3.0)
     Job.objects.filter(pk=jobs["support-chat-7b-sft"].pk).update(status="paused")
     end_some(jobs, actor, now)
     for job in jobs.values():
@@ -64,6 +66,8 @@ def end_some(jobs: dict[str, Job], actor: Actor, now: dt.datetime) -> None:
     end(jobs["kids-safety-3b-sft"], now - hours(3), "failed", failed)
     end(jobs["triage-router-1b-sft"], now - hours(2), "done", {"step": 2_000, "exit_code": 0})
     Job.objects.filter(pk=jobs["triage-router-1b-sft"].pk).update(current_step=2_000)
+    for name in ("kids-safety-3b-sft", "triage-router-1b-sft"):
+        job_report_write(job=Job.objects.get(pk=jobs[name].pk), now=now - hours(1.9))
     job_cancel(job=jobs["radio-vl-11b-sft"], now=now - hours(1), actor=actor, reason="Superseded by a smaller model.")
 
 
