@@ -18,6 +18,7 @@ _HOME = {
     "CounterflowCallback": "callback",
     "BidirectionalTrainer": "trainer",
     "BidirectionalMixin": "trainer",
+    "BidirectionalOptions": "options",
 }
 
 __all__ = sorted(_HOME)

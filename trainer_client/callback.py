@@ -16,7 +16,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from trainer_client import protocol
 from trainer_client.coercion import Number, finite_or_none, flatten_numbers
-from trainer_client.session import Commit, DirectiveRefused, Leave, Session
+from trainer_client.directives import Commit, DirectiveRefused
+from trainer_client.session import Leave, Session
 
 log = logging.getLogger("counterflow.callback")
 

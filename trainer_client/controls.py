@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from trainer_client.directives import Commit, DirectiveRefused
 from trainer_client.journal import JournalEntry
 from trainer_client.mixture import MixtureError
 from trainer_client.protocol import EXIT_RESIZED
-from trainer_client.session import Commit, DirectiveRefused, Leave
+from trainer_client.session import Leave
 from trainer_client.sharddata import ShardDataError, parse_added
 
 if TYPE_CHECKING:

@@ -62,36 +62,41 @@ class Encoder:
         self.pad = next(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if i is not None)
         self._cache: OrderedDict[tuple[int, int, int], Encoded] = OrderedDict()
 
-    def cached(self, key: tuple[int, int, int], read: Callable[[], dict[str, Any]]) -> Encoded:
-        """The encoded sample `key` = (shard, revision, sample), read when it is not at hand."""
-        found = self._cache.get(key)
-        if found is None:
-            found = self._cache[key] = self.encode(read())
-            if len(self._cache) > MAX_CACHED:
-                self._cache.popitem(last=False)
+    def cached(self, keys: Sequence[tuple[int, int, int]], read: Callable[[int], dict[str, Any]]) -> list[Encoded]:
+        """The encoded samples `keys` [N] = (shard, revision, sample); `read(n)` gives the n-th where it is not at hand."""
+        missing = {key: place for place, key in enumerate(keys) if key not in self._cache}
+        for key, encoded in zip(missing, self.encode([read(place) for place in missing.values()]), strict=True):
+            self._cache[key] = encoded
+        found = [self._cache[key] for key in keys]
+        while len(self._cache) > MAX_CACHED:
+            self._cache.popitem(last=False)
         return found
 
-    def encode(self, sample: dict[str, Any]) -> Encoded:
-        """One raw sample."""
+    def encode(self, samples: Sequence[dict[str, Any]]) -> list[Encoded]:
+        """Raw samples, tokenised in one call (most of the time of a single one is the call)."""
+        texts = [text for sample in samples for text in self._texts(sample)]
+        ids = iter(self._tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else [])
+        return [self._joined([next(ids) for _ in self._texts(sample)]) for sample in samples]
+
+    def _texts(self, sample: dict[str, Any]) -> tuple[str, ...]:
+        """(text,) or (prompt, response); the prompt as the chat template has it, or followed by a line break."""
         if "text" in sample and "prompt" not in sample:
-            return Encoded(tuple([*self._bos, *self._ids(sample["text"]), *self._eos][: self._seq_len]), 0)
-        response = [*self._ids(sample["response"]), *self._eos]
-        prompt = self._prompt_ids(sample["prompt"])
+            return (sample["text"],)
+        if self._tokenizer.chat_template is None:
+            return (sample["prompt"] + "\n", sample["response"])
+        messages = [{"role": "user", "content": sample["prompt"]}]
+        prompt = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        return (str(prompt), sample["response"])
+
+    def _joined(self, parts: list[list[int]]) -> Encoded:
+        """Special tokens, room, and where supervision begins."""
+        if len(parts) == 1:
+            return Encoded(tuple([*self._bos, *parts[0], *self._eos][: self._seq_len]), 0)
+        begin = self._bos if self._tokenizer.chat_template is None else []  # a template brings its own
+        prompt, response = [*begin, *parts[0]], [*parts[1], *self._eos]
         room = self._seq_len - min(len(response), self._seq_len // 2)
         prompt = prompt[-room:] if len(prompt) > room else prompt
         return Encoded(tuple([*prompt, *response][: self._seq_len]), len(prompt))
-
-    def _prompt_ids(self, prompt: str) -> list[int]:
-        """The prompt as the model's own chat template has it, or followed by a line break where there is no template."""
-        if self._tokenizer.chat_template is None:
-            return [*self._bos, *self._ids(prompt + "\n")]
-        messages = [{"role": "user", "content": prompt}]
-        text = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        return self._ids(str(text))
-
-    def _ids(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
 
 
 class BatchSource:
@@ -116,21 +121,27 @@ class BatchSource:
 
     def build(self, plan: Plan, indices: Sequence[int]) -> list[MicroBatch]:
         """The micro-batches with these places in the global batch."""
-        return [self._build_one(plan, index) for index in indices]
+        bounds = [(index * self.micro_batch, min((index + 1) * self.micro_batch, len(plan))) for index in indices]
+        rows = [row for start, stop in bounds for row in range(start, stop)]
+        encoded = dict(zip(rows, self._encoded(plan, rows), strict=True))
+        return [
+            collate(index, [encoded[row] for row in range(start, stop)], plan.shard[start:stop], self.encoder.pad)
+            for index, (start, stop) in zip(indices, bounds, strict=True)
+        ]
 
-    def _build_one(self, plan: Plan, index: int) -> MicroBatch:
-        rows = range(index * self.micro_batch, min((index + 1) * self.micro_batch, len(plan)))
-        encoded = [self._encoded(plan, row) for row in rows]
-        return collate(index, encoded, plan.shard[rows.start : rows.stop], self.encoder.pad)
-
-    def _encoded(self, plan: Plan, row: int) -> Encoded:
-        shard, sample = int(plan.shard[row]), int(plan.sample[row])
+    def _encoded(self, plan: Plan, rows: Sequence[int]) -> list[Encoded]:
+        places = [(int(plan.shard[row]), int(plan.sample[row])) for row in rows]
         if self._transform is not None:
-            seed = self.mixture.sample_seed(shard, sample, int(plan.epoch[row]))
-            rng = np.random.Generator(np.random.Philox(key=seed))
-            return self.encoder.encode(self._transform(self.shards.read(shard, sample), rng))
-        key = (shard, self.shards.revision[shard], sample)
-        return self.encoder.cached(key, lambda: self.shards.read(shard, sample))
+            return self.encoder.encode([self._augmented(plan, row) for row in rows])
+        keys = [(shard, self.shards.revision[shard], sample) for shard, sample in places]
+        return self.encoder.cached(keys, lambda place: self.shards.read(*places[place]))
+
+    def _augmented(self, plan: Plan, row: int) -> dict[str, Any]:
+        """A sample through the transform, with randomness that depends on seed, sample and epoch only."""
+        assert self._transform is not None
+        shard, sample = int(plan.shard[row]), int(plan.sample[row])
+        seed = self.mixture.sample_seed(shard, sample, int(plan.epoch[row]))
+        return self._transform(self.shards.read(shard, sample), np.random.Generator(np.random.Philox(key=seed)))
 
 
 def collate(index: int, encoded: Sequence[Encoded], shard: np.ndarray, pad: int) -> MicroBatch:

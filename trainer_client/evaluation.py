@@ -27,7 +27,7 @@ def evaluate_shards(model: nn.Module, source: BatchSource, agreement: Agreement)
     num_batches = -(-len(held) // source.micro_batch)
     for batch in rank_share(num_batches, agreement.rank, agreement.world_size):
         rows = held[batch * source.micro_batch : (batch + 1) * source.micro_batch]
-        encoded = [source.encoder.encode(part.read(index)) for _, part, index in rows]
+        encoded = source.encoder.encode([part.read(index) for _, part, index in rows])
         micro = collate(batch, encoded, np.array([shard for shard, _, _ in rows]), source.encoder.pad)
         logits = model(input_ids=micro.input_ids.to(device), use_cache=False).logits
         losses, tokens = sample_losses(logits, micro.labels.to(device))

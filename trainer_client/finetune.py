@@ -22,11 +22,12 @@ from trainer_client.finetune_config import ConfigError, FinetuneConfig
 from trainer_client.journal import Journal, write_durably
 from trainer_client.mixture import MixtureError, ShardedMixture
 from trainer_client.models import ModelError, add_lora, obtain_model
+from trainer_client.options import BidirectionalOptions
 from trainer_client.saving import find_resume
 from trainer_client.session import Session, SessionConfig
 from trainer_client.sharddata import ShardDataError, ShardEntry, ShardSet, load_shard_config
 from trainer_client.snapshots import SnapshotCorrupt
-from trainer_client.trainer import BidirectionalOptions, BidirectionalTrainer
+from trainer_client.trainer import BidirectionalTrainer
 from trainer_client.training_state import LoadedState
 
 log = logging.getLogger("counterflow.finetune")
@@ -66,6 +67,9 @@ def init_process_group() -> None:
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     if backend == "nccl":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    if "COUNTERFLOW_RENDEZVOUS" in os.environ:  # by file; accelerate only looks whether an address is set
+        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+        os.environ.setdefault("MASTER_PORT", "0")
     dist.init_process_group(
         backend,
         init_method=os.environ.get("COUNTERFLOW_RENDEZVOUS", "env://"),
@@ -198,7 +202,7 @@ def _conclude(trainer: BidirectionalTrainer, session: Session) -> int:
 
 
 def _nonfinite_note(trainer: BidirectionalTrainer) -> str:
-    count = trainer.nonfinite_steps
+    count = trainer.guard.count
     return f"{count} steps had no finite gradient" if count else ""
 
 

@@ -59,20 +59,26 @@ class DirectiveInbox:
         with self._lock:
             self._seen[ack.id] = ack
 
-    def due(self, step: int) -> list[ReadyDirective]:
-        """What may be applied before `step`, in order of arrival. Taken out for good."""
+    def due(self, step: int, held: bool = False) -> list[ReadyDirective]:
+        """What may be applied before `step`, in order of arrival. Taken out for good.
+
+        A run that is `held` reaches no later step, so `resume` is due then whatever step it names.
+        """
         with self._lock:
-            ready = [key for key in self._order if key in self._ready]
-            ready = [key for key in ready if self._ready[key].directive.not_before_step <= step]
+            ready = [key for key in self._order if key in self._ready and self._is_due(key, step, held)]
             self._order = [key for key in self._order if key not in ready]
             return [self._ready.pop(key) for key in ready]
 
-    def anything_due(self, step: int) -> bool:
+    def anything_due(self, step: int, held: bool = False) -> bool:
         """A cheap look for the control point of every step."""
         if not self._ready:
             return False
         with self._lock:
-            return any(item.directive.not_before_step <= step for item in self._ready.values())
+            return any(self._is_due(key, step, held) for key in self._ready)
+
+    def _is_due(self, key: str, step: int, held: bool) -> bool:
+        directive = self._ready[key].directive
+        return directive.not_before_step <= step or (held and directive.action == "resume")
 
     def _prepare(self, directive: Directive) -> None:
         if directive.action != "add_shard":

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
 from trainer_client.finetune_config import ConfigError, FinetuneConfig, parse
-from trainer_client.protocol import EXIT_BAD_CONFIG
+from trainer_client.protocol import EXIT_BAD_CONFIG, EXIT_PREEMPTED
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         config = parse(argv, os.environ.get("COUNTERFLOW_RUN_DIR", ""))
         if "RANK" in os.environ:
+            # Told to leave while still importing: nothing has been trained, so there is nothing to save.
+            signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_PREEMPTED))
             from trainer_client.finetune import run_worker
 
             return run_worker(config)

@@ -5,9 +5,7 @@ Nothing here raises into training or blocks it: the training thread only appends
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +14,8 @@ from typing import Any
 
 from trainer_client import transport as http
 from trainer_client.coercion import NotANumber, Number, to_number
-from trainer_client.outbox import Item, Outbox, OutboxFull
+from trainer_client.delivery import Delivery, Warner
+from trainer_client.outbox import Outbox, OutboxFull
 from trainer_client.protocol import (
     MAX_LOG_LINES,
     Ack,
@@ -26,7 +25,6 @@ from trainer_client.protocol import (
     ShardPoint,
     StepPoint,
     report_body,
-    split_report,
 )
 
 log = logging.getLogger("counterflow.reporter")
@@ -35,9 +33,7 @@ MAX_POINTS_WAITING = 200_000
 MAX_POINTS_PER_REPORT = 4_000
 HEARTBEAT_S = 4.0
 AWAY_INTERVAL_S = 5.0  # fewer and larger files while the server is away
-FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.5, 30.0
-AUTH_RETRY_S = 15.0
-WARN_EVERY_S = 60.0
+FAULT_PAUSE_S = 30.0
 
 
 @dataclass
@@ -75,21 +71,19 @@ class Reporter:
         self._worker = worker
         self._interval_s = interval_s
         self._system = system
-        self._on_directives = on_directives
         self._waiting = Waiting()
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._idle = threading.Condition()
         self._stopping = False
-        self._dead = False
-        self._failures = 0
-        self._next_try_at = 0.0
-        self._last_sent_at = time.monotonic()
-        self._last_warning: dict[str, float] = {}
-        self.superseded = threading.Event()
+        self._warn = Warner()
+        self._delivery: Delivery | None = None
+        if transport is not None:
+            self._delivery = Delivery(
+                outbox, transport, interval_s=interval_s, warn=self._warn, on_directives=on_directives
+            )
         self.dropped_points = 0
         self.refused_values = 0
-        self.confirmed_reports = 0
         self._thread = threading.Thread(target=self._run, name=f"counterflow-reporter-{worker}", daemon=True)
 
     def start(self) -> None:
@@ -100,6 +94,16 @@ class Reporter:
         """As `start`, for whoever does not know whether it was."""
         if self._thread.ident is None:
             self._thread.start()
+
+    @property
+    def superseded(self) -> bool:
+        """A newer attempt exists: training is to stop."""
+        return self._delivery is not None and self._delivery.superseded.is_set()
+
+    @property
+    def confirmed_reports(self) -> int:
+        """Reports that the server has taken in this life of the worker."""
+        return self._delivery.confirmed_reports if self._delivery is not None else 0
 
     # -- called by the training thread ------------------------------------------------------------------------------
 
@@ -182,10 +186,12 @@ class Reporter:
             self._wake.clear()
             try:
                 self._collect()
-                self._deliver()
+                if self._delivery is not None:
+                    self._delivery.deliver()
             except Exception:  # telemetry must never end: a fault here may cost a report, not the job
                 log.exception("reporter: unexpected fault; going on")
-                self._next_try_at = time.monotonic() + LAST_BACKOFF_S
+                if self._delivery is not None:
+                    self._delivery.rest(FAULT_PAUSE_S)
             with self._idle:
                 self._idle.notify_all()
             if self._stopping:
@@ -194,10 +200,13 @@ class Reporter:
 
     def _pause_s(self) -> float:
         """Seconds until the next round: the reporting interval, or sooner when a retry is due."""
-        if not len(self._outbox) or self._transport is None or self._dead:
+        delivery = self._delivery
+        if delivery is None or self.superseded:
             return self._interval_s
-        until_retry_s = max(0.02, self._next_try_at - time.monotonic())
-        return min(AWAY_INTERVAL_S if self._failures >= 3 else self._interval_s, until_retry_s)
+        if not len(self._outbox):
+            return delivery.interval_s
+        until_retry_s = max(0.02, delivery.next_try_at - time.monotonic())
+        return min(AWAY_INTERVAL_S if delivery.failures >= 3 else delivery.interval_s, until_retry_s)
 
     def _collect(self) -> None:
         """Move what waits in memory to the outbox, as as many requests as it takes."""
@@ -240,92 +249,9 @@ class Reporter:
             self._warn("lost", f"a {kind} message is lost: {error}")
 
     def _heartbeat_due(self) -> bool:
-        if self._transport is None or self._dead:
+        """Rank 0 asks for directives with every interval, the others only show that they live."""
+        delivery = self._delivery
+        if delivery is None or self.superseded:
             return False
-        pause = self._interval_s if self._worker == 0 else HEARTBEAT_S
-        return time.monotonic() - self._last_sent_at >= min(pause, HEARTBEAT_S)
-
-    def _deliver(self) -> None:
-        """Send waiting items in order until one does not get through."""
-        while self._transport is not None and not self._dead:
-            item = self._outbox.first()
-            if item is None or time.monotonic() < self._next_try_at:
-                return
-            if not self._send(item):
-                return
-
-    def _send(self, item: Item) -> bool:
-        """Send one item; True when the next one may be tried at once."""
-        assert self._transport is not None
-        reply = self._transport.post(item.kind, item.payload())
-        self._last_sent_at = time.monotonic()
-        if reply.kind == http.OK:
-            self._confirmed(item, reply.body)
-            return True
-        if reply.kind == http.SUPERSEDED:
-            self._end_of_attempt(reply.detail)
-            return False
-        if reply.kind == http.TOO_LARGE:
-            return self._split(item, reply.detail)
-        if reply.kind == http.BAD:
-            self._outbox.reject(item, reply.detail)
-            self._warn("bad", f"the server refuses a {item.kind} message; kept in rejected/: {reply.detail}")
-            return True
-        self._back_off(reply)
-        return False
-
-    def _confirmed(self, item: Item, body: dict[str, Any]) -> None:
-        self._outbox.done(item)
-        self._failures = 0
-        self.confirmed_reports += item.kind == "reports"
-        with contextlib.suppress(TypeError, ValueError):
-            self._interval_s = min(5.0, max(0.05, float(body.get("report_interval_s") or self._interval_s)))
-        directives = []
-        for raw in body.get("directives") or []:
-            try:
-                directives.append(Directive.parse(raw))
-            except ProtocolError as error:
-                self._warn("directive", str(error))
-        if directives and self._on_directives is not None:
-            self._on_directives(directives)
-
-    def _end_of_attempt(self, detail: str) -> None:
-        """A newer attempt exists: nothing of this one is wanted any more, training is to stop."""
-        log.warning("this attempt is superseded: %s", detail)
-        self._dead = True
-        for item in self._outbox:
-            self._outbox.reject(item, detail)
-        self.superseded.set()
-
-    def _split(self, item: Item, detail: str) -> bool:
-        """Too large: cut the report in two, or set it aside when there is nothing to cut."""
-        halves = None
-        if item.kind == "reports":
-            seq = self._outbox.take_seq()
-            halves = split_report(item.body(), seq)
-        if halves is None:
-            self._outbox.reject(item, detail)
-            self._warn("bad", f"a {item.kind} message is too large to be sent; kept in rejected/")
-            return True
-        # The new half is kept first: a crash between the two writes then sends rows twice at worst, never not at all.
-        self._outbox.append(item.kind, halves[1])
-        self._outbox.replace(item, halves[0])
-        return True
-
-    def _back_off(self, reply: http.Reply) -> None:
-        """Wait before the next try; doubled each time, with jitter so that many trainers do not come back at once."""
-        self._failures += 1
-        wait_s = min(LAST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(self._failures - 1, 10)) * random.uniform(0.5, 1.0)
-        if reply.kind == http.AUTH:
-            wait_s = max(wait_s, AUTH_RETRY_S)
-        if reply.retry_after_s is not None:
-            wait_s = reply.retry_after_s
-        self._next_try_at = time.monotonic() + wait_s
-        self._warn(reply.kind, f"server: {reply.detail}; {len(self._outbox)} messages wait, training goes on")
-
-    def _warn(self, key: str, text: str) -> None:
-        """Log at most once a minute for each kind of trouble."""
-        now = time.monotonic()
-        if now - self._last_warning.get(key, -WARN_EVERY_S) >= WARN_EVERY_S:
-            self._last_warning[key] = now
-            log.warning("%s", text)
+        pause_s = delivery.interval_s if self._worker == 0 else HEARTBEAT_S
+        return time.monotonic() - delivery.last_sent_at >= min(pause_s, HEARTBEAT_S)

@@ -27,7 +27,7 @@ class StateSaver:
 
     def save(self, step: int) -> str:
         """Write the state as of before `step`; why it failed, or nothing. A failure leaves the snapshot before in force."""
-        state = (step, self._trainer.session.applied_ids())
+        state = (step, list(self._trainer.session.desk.applied))
         if state == self._saved:
             return ""
         rng = self._trainer.agreement.gather(capture_rng())
@@ -64,8 +64,8 @@ class StateSaver:
             "seed": trainer.args.seed,
             "mixture": trainer.source.mixture.state_dict(step),
             "training": trainer.controls.state(),
-            "applied": trainer.session.applied_ids(),
-            "nonfinite_steps": trainer.nonfinite_steps,
+            "applied": list(trainer.session.desk.applied),
+            "nonfinite_steps": trainer.guard.count,
         }
 
     def _tensors(self, rng: list[dict[str, Any]]) -> dict[str, Any]:

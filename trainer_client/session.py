@@ -15,8 +15,6 @@ Call order, the same on every rank:
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 import json
 import logging
 import os
@@ -24,33 +22,30 @@ import platform
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trainer_client import protocol
 from trainer_client.agreement import Agreement
-from trainer_client.inbox import DirectiveInbox, ReadyDirective
-from trainer_client.journal import JOURNALED, Journal, JournalEntry, write_durably
+from trainer_client.directives import Commit, DirectiveDesk, DirectiveRefused, Handler
+from trainer_client.inbox import DirectiveInbox
+from trainer_client.journal import Journal, write_durably
 from trainer_client.outbox import Outbox
-from trainer_client.protocol import Ack, Directive
+from trainer_client.protocol import Ack
 from trainer_client.reporter import Reporter
+from trainer_client.session_config import SessionConfig, installed_versions
 from trainer_client.system_load import make_sampler
-from trainer_client.transport import Transport, read_token
+from trainer_client.transport import Transport
 
 log = logging.getLogger("counterflow.session")
+
+__all__ = ["Control", "DirectiveRefused", "Leave", "Session", "SessionConfig"]
 
 START_WAIT_S = 3.0
 FINISH_WAIT_S = 10.0
 HOLD_POLL_S = 0.2
-
-Commit = Callable[[], None]
-Handler = Callable[[dict[str, Any], bytes | None, int], Commit | None]
-
-
-class DirectiveRefused(ValueError):
-    """A handler's answer to a directive that cannot be followed; the text goes to the person who asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,31 +69,6 @@ class Control:
     leave: Leave | None = None
 
 
-@dataclass(frozen=True)
-class SessionConfig:
-    """Where to report. Without endpoint or attempt nothing is sent; `offline` keeps reports in the spool only."""
-
-    run_dir: Path
-    endpoint: str = ""
-    attempt: str = ""
-    token: str = ""
-    job: str = ""
-    offline: bool = False
-
-    @classmethod
-    def from_env(cls, run_dir: Path | None = None, endpoint: str = "") -> SessionConfig:
-        """From the `COUNTERFLOW_…` variables that the launcher sets."""
-        env = os.environ
-        return cls(
-            run_dir=Path(run_dir or env.get("COUNTERFLOW_RUN_DIR") or "counterflow-run"),
-            endpoint=endpoint or env.get("COUNTERFLOW_URL", ""),
-            attempt=env.get("COUNTERFLOW_ATTEMPT", ""),
-            token=read_token(),
-            job=env.get("COUNTERFLOW_JOB", ""),
-            offline=env.get("COUNTERFLOW_OFFLINE", "") == "1",
-        )
-
-
 class Session:
     """See the module for the call order. Methods marked collective are called by all ranks."""
 
@@ -108,20 +78,20 @@ class Session:
         self.config = config
         self.agreement = agreement or Agreement()
         self.rank, self.world_size = self.agreement.rank, self.agreement.world_size
-        self.journal = journal
-        self._handlers: dict[str, Handler] = {"pause": self._pause, "resume": self._resume, "stop": self._stop}
         self._held = False
         self._leave: Leave | None = None
         self._terminated = threading.Event()
-        self._replay: dict[int, list[JournalEntry]] = {}
-        self._applied: list[str] = []
-        self.past: list[JournalEntry] = []
         self._started_at = time.monotonic()
         self._tokens = self._samples = 0
         self.next_step = 0
         self._transport = self._connect()
         self._inbox = DirectiveInbox(self._transport.fetch if self._transport else None, self._acknowledge)
         self.reporter = self._make_reporter()
+        self.desk = DirectiveDesk(
+            self.agreement, self._inbox, journal, acknowledge=self._acknowledge, say=lambda text: self.say(text)
+        )
+        for action, handler in (("pause", self._pause), ("resume", self._resume), ("stop", self._stop)):
+            self.desk.on(action, handler)
 
     @classmethod
     def from_env(cls, run_dir: Path | None = None) -> Session:
@@ -157,9 +127,7 @@ class Session:
         (called only when every rank is ready), or None when there is nothing left to do. It raises `DirectiveRefused` for
         what cannot be followed. Equal input must give equal results on all ranks.
         """
-        if action not in protocol.ACTIONS:
-            raise ValueError(f"{action!r} is not an action of the protocol; known: {', '.join(protocol.ACTIONS)}")
-        self._handlers[action] = handler
+        self.desk.on(action, handler)
 
     def start(
         self,
@@ -177,7 +145,7 @@ class Session:
         """
         self._started_at = time.monotonic()
         self.next_step = start_step
-        self._load_journal(start_step, applied)
+        self.desk.load_journal(start_step, applied)
         if self.reporter is None:
             return
         self.reporter.start()
@@ -195,29 +163,14 @@ class Session:
             "world_size": self.world_size,
             "start_step": start,
             "planned_steps": planned,
-            "capabilities": sorted(self._handlers),
+            "capabilities": self.desk.capabilities(),
             "host": platform.node(),
-            "versions": _versions(),
+            "versions": installed_versions(),
             "shards": [{"shard": name, "num_samples": count} for name, count in shards],
             "resumed_from": resumed,
             "loaded_digest": digest,
             "memory": None,
         }
-
-    def _load_journal(self, start_step: int, applied: Sequence[str]) -> None:
-        """All ranks get the changes of earlier attempts: `past` are in the resumed state, the others are applied in time."""
-        entries = list(self.journal.entries()) if self.journal is not None and self.rank == 0 else []
-        for entry in self.agreement.broadcast(entries):
-            self._inbox.remember(Ack(entry.directive.id, "applied", entry.step, "applied in an earlier attempt"))
-            if entry.directive.id in applied:
-                self.past.append(entry)
-                self._applied.append(entry.directive.id)
-            else:
-                self._replay.setdefault(max(entry.step, start_step), []).append(entry)
-
-    def applied_ids(self) -> list[str]:
-        """Ids of the journaled directives in force, for the snapshot."""
-        return list(self._applied)
 
     def install_signal_handlers(self) -> None:
         """SIGTERM asks all ranks to leave at the next control point (exit code 81 after a snapshot)."""
@@ -289,13 +242,13 @@ class Session:
         Directives that are due take effect now. Where `changed` is true the caller's `sums` may be out of date: it computes
         them anew and calls again. Holds here while paused.
         """
-        changed = self._apply_replayed(step)
+        changed = self.desk.apply_replayed(step)
         while True:
             due, terminated, superseded, *added = self.agreement.sum([*self._flags(step), *sums])
             if superseded:
                 self._leave = Leave("stopped", protocol.EXIT_SUPERSEDED, "a newer attempt exists", save=False)
             elif due:
-                changed = self._apply_due(step) or changed
+                changed = self.desk.apply_due(step, self._held) or changed
             if terminated and self._leave is None:
                 self._leave = Leave("preempted", protocol.EXIT_PREEMPTED, "told to leave (SIGTERM)")
             if self._leave is not None or not self._held:
@@ -303,67 +256,9 @@ class Session:
             time.sleep(HOLD_POLL_S)
 
     def _flags(self, step: int) -> tuple[int, int, int]:
-        superseded = self.reporter is not None and self.reporter.superseded.is_set()
-        due = self.rank == 0 and self._inbox.anything_due(step)
+        superseded = self.reporter is not None and self.reporter.superseded
+        due = self.rank == 0 and self._inbox.anything_due(step, self._held)
         return int(due), int(self._terminated.is_set()), int(superseded)
-
-    def _apply_replayed(self, step: int) -> bool:
-        entries = self._replay.pop(step, [])
-        for entry in entries:
-            answer = self._run_handler(entry.directive, entry.data, step)
-            if answer.outcome != "applied":
-                raise RuntimeError(f"a change of an earlier attempt cannot be repeated at step {step}: {answer.detail}")
-        return bool(entries)
-
-    def _apply_due(self, step: int) -> bool:
-        """Rank 0's due directives on all ranks, one after the other; acknowledged by rank 0 when all have applied."""
-        items: list[ReadyDirective] = self.agreement.broadcast(self._inbox.due(step) if self.rank == 0 else None)
-        for item in items:
-            answer = self._run_handler(item.directive, item.data, step, journal=True)
-            if self.rank == 0:
-                self._inbox.remember(answer)
-                self._acknowledge(answer)
-                self.say(f"directive {item.directive.action} {answer.outcome} at step {step} {answer.detail}".rstrip())
-        return bool(items)
-
-    def _run_handler(self, directive: Directive, data: bytes | None, step: int, *, journal: bool = False) -> Ack:
-        """Prepare on every rank, compare, then commit on every rank: applied everywhere or nowhere (collective)."""
-        commit, outcome, detail = self._prepare(directive, data, step)
-        for their_outcome, their_detail in self.agreement.gather((outcome, detail)):
-            if their_outcome != "applied":
-                return Ack(directive.id, their_outcome, None, their_detail)
-        if journal and self.journal is not None and directive.action in JOURNALED:
-            trouble = self.agreement.broadcast(self._write_down(JournalEntry(step, directive, data)))
-            if trouble:
-                return Ack(directive.id, "failed", None, trouble)
-        if commit is not None:
-            commit()
-        log.info("rank %d: directive %s (%s) in force from step %d", self.rank, directive.id, directive.action, step)
-        if directive.action in JOURNALED:
-            self._applied.append(directive.id)
-        return Ack(directive.id, "applied", step)
-
-    def _write_down(self, entry: JournalEntry) -> str:
-        """Rank 0 makes the change durable before anyone makes it; why not, or nothing."""
-        if self.rank != 0 or self.journal is None:
-            return ""
-        try:
-            self.journal.append(entry)
-        except OSError as error:
-            return f"the change could not be written down: {error}"
-        return ""
-
-    def _prepare(self, directive: Directive, data: bytes | None, step: int) -> tuple[Commit | None, str, str]:
-        handler = self._handlers.get(directive.action)
-        if handler is None:
-            return None, "refused", f"this trainer does not know {directive.action!r}"
-        try:
-            return handler(directive.args, data, step), "applied", ""
-        except DirectiveRefused as error:
-            return None, "refused", str(error)
-        except Exception as error:  # a directive that fails must be answered and must not end the training
-            log.exception("directive %s (%s) failed", directive.id, directive.action)
-            return None, "failed", f"{type(error).__name__}: {error}"
 
     def request_leave(self, leave: Leave) -> None:
         """Leave before the next step; for handlers, hence equal on all ranks."""
@@ -378,11 +273,3 @@ class Session:
     def _stop(self, args: dict[str, Any], data: bytes | None, step: int) -> Commit:
         leave = Leave("stopped", protocol.EXIT_STOPPED, str(args.get("reason") or "stopped by directive"))
         return lambda: self.request_leave(leave)
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for name in ("torch", "transformers", "accelerate", "peft", "numpy"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions

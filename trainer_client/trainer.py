@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +26,8 @@ from trainer_client.evaluation import evaluate_shards
 from trainer_client.export import WeightsExporter
 from trainer_client.loss import ShardSums, sample_losses
 from trainer_client.mixture import rank_share
+from trainer_client.nonfinite import NonfiniteGuard
+from trainer_client.options import BidirectionalOptions
 from trainer_client.permutation import combine
 from trainer_client.saving import StateSaver
 from trainer_client.session import Leave, Session
@@ -40,29 +40,7 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
-EXIT_DIVERGED = 1
 _MICRO_SEED = 31
-
-
-@dataclass(frozen=True)
-class BidirectionalOptions:
-    """What the trainer does beside training. Periods in optimizer steps, 0 for never.
-
-    `on_nonfinite`: a step whose gradient is not finite is `skip`ped (default), or `apply`d as plain Trainer would, or it
-    `stop`s the run. It is always flagged, counted and logged; after `max_nonfinite` in a row the run ends as diverged.
-    """
-
-    snapshot_dir: Path
-    snapshot_every: int = 100
-    export_every: int = 100
-    eval_every: int = 0
-    keep_snapshots: int = 2
-    on_nonfinite: str = "skip"
-    max_nonfinite: int = 10
-
-    def __post_init__(self) -> None:
-        if self.on_nonfinite not in {"skip", "apply", "stop"}:
-            raise ValueError(f"on_nonfinite must be skip, apply or stop, not {self.on_nonfinite!r}")
 
 
 @dataclass
@@ -73,6 +51,14 @@ class StepBatch:
     micro: list[MicroBatch]
     num_supervised: int
     begun_at: float = field(default_factory=time.perf_counter)
+
+
+class _Steps:
+    """Endless and without a length, so that the loop goes by `max_steps`."""
+
+    def __iter__(self) -> Iterator[None]:
+        while True:
+            yield None
 
 
 class BidirectionalMixin(_Base):
@@ -93,9 +79,8 @@ class BidirectionalMixin(_Base):
         self.source, self.session, self.options = source, session, options
         self.agreement = session.agreement
         self.leave: Leave | None = None
-        self.nonfinite_steps = 0
+        self.guard = NonfiniteGuard(options, session.say)
         self.last_evaluation: dict[str, tuple[float, int, int]] = {}
-        self._nonfinite_in_a_row = 0
         self._loaded: LoadedState | None = None
         self._sums = ShardSums()
         self._norm: float | None = None
@@ -155,7 +140,7 @@ class BidirectionalMixin(_Base):
             loaded_digest=loaded.snapshot.digest if loaded else None,
             applied=loaded.head["applied"] if loaded else (),
         )
-        self.controls.take_past_data(self.session.past)
+        self.controls.take_past_data(self.session.desk.past)
 
     def _init_training_state(self, *args: Any, **kwargs: Any) -> Any:
         position = super()._init_training_state(*args, **kwargs)
@@ -253,24 +238,10 @@ class BidirectionalMixin(_Base):
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
         self._norm = float(norm)
         self.applied_lr = float(self.optimizer.param_groups[0]["lr"])
-        if math.isfinite(self._norm):
-            self._nonfinite_in_a_row = 0
-            return norm
-        self.nonfinite_steps += 1
-        self._nonfinite_in_a_row += 1
-        if self.options.on_nonfinite != "apply":
+        if self.guard.skips(self._norm, self.state.global_step):
             model.zero_grad(set_to_none=True)  # an optimizer passes over parameters without a gradient
-        self._judge_nonfinite()
+        self.leave = self.leave or self.guard.leave
         return norm
-
-    def _judge_nonfinite(self) -> None:
-        step = self.state.global_step
-        done = "applied all the same" if self.options.on_nonfinite == "apply" else "skipped"
-        text = f"step {step}: gradient norm {self._norm}; the update is {done} ({self.nonfinite_steps} in all)"
-        self.session.say(text, "warning")
-        if self.options.on_nonfinite == "stop" or self._nonfinite_in_a_row >= self.options.max_nonfinite:
-            reason = f"diverged: {self._nonfinite_in_a_row} steps in a row without a finite gradient, up to step {step}"
-            self.leave = Leave("failed", EXIT_DIVERGED, reason, save=False, args={"failure_class": "diverged"})
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         """After each optimizer step: report, snapshot, export, evaluate; then what Trainer does."""
@@ -318,11 +289,3 @@ class BidirectionalMixin(_Base):
 
 class BidirectionalTrainer(BidirectionalMixin, Trainer):
     """See the module."""
-
-
-class _Steps:
-    """Endless and without a length, so that the loop goes by `max_steps`."""
-
-    def __iter__(self) -> Iterator[None]:
-        while True:
-            yield None

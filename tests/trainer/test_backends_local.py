@@ -39,7 +39,7 @@ def backend(tmp_path: Path) -> Iterator[LocalBackend]:
     yield made
     for handle in made.list(""):
         made.stop(handle, 0.0)
-        made.wait(handle, 20.0)
+        made.wait(handle, 60.0)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def wait_ready(tmp_path: Path, ranks: int = 2) -> None:
 
 
 def test_ranks_get_their_place_and_their_output_is_kept(backend: LocalBackend, launch: Launch, tmp_path: Path) -> None:
-    seen = backend.wait(launch(ENVIRONMENT), 20.0)
+    seen = backend.wait(launch(ENVIRONMENT), 60.0)
     assert (seen.state, seen.exit_code, seen.failure_class) == ("exited", 0, None)
     assert [(worker.rank, worker.alive, worker.exit_code) for worker in seen.workers] == [(0, False, 0), (1, False, 0)]
     threads = max(1, len(os.sched_getaffinity(0)) // 2)
@@ -98,7 +98,7 @@ def test_a_stop_is_a_term_that_ranks_may_answer(backend: LocalBackend, launch: L
     wait_ready(tmp_path)
     assert backend.poll(handle).state == "running"
     backend.stop(handle, 10.0)
-    seen = backend.wait(handle, 20.0)
+    seen = backend.wait(handle, 60.0)
     assert (seen.exit_code, seen.failure_class) == (81, None)
 
 
@@ -109,14 +109,16 @@ def test_a_rank_that_ignores_the_term_is_killed_after_the_grace_time(
     wait_ready(tmp_path)
     begun = time.monotonic()
     backend.stop(handle, 0.5)
-    seen = backend.wait(handle, 20.0)
+    seen = backend.wait(handle, 60.0)
     assert 0.4 < time.monotonic() - begun < 10
     assert [worker.exit_code for worker in seen.workers] == [-9, -9]
 
 
 def test_one_rank_that_dies_ends_the_others_and_is_named(backend: LocalBackend, launch: Launch, tmp_path: Path) -> None:
-    script = f"import os\nif os.environ['RANK'] == '1': raise MemoryError('no more')\n{WAIT}"
-    seen = backend.wait(launch(script), 30.0)
+    ready = f"'ready' in __import__('pathlib').Path({str(tmp_path / 'run' / 'logs' / 'rank-0.log')!r}).read_text()"
+    dies = f"while not {ready}: pass\n    raise MemoryError('no more')"
+    script = f"import os\nif os.environ['RANK'] == '1':\n    {dies}\n{WAIT}"
+    seen = backend.wait(launch(script), 60.0)
     assert seen.state == "exited"
     assert (seen.exit_code, seen.failure_class) == (1, "out_of_memory")
     assert "rank 1 ended with exit code 1: MemoryError: no more" in seen.detail
@@ -131,7 +133,7 @@ def test_a_rank_that_is_killed_is_told_from_one_that_crashed(
     victim = backend.poll(handle).workers[0].pid
     assert victim is not None
     os.kill(victim, signal.SIGKILL)
-    seen = backend.wait(handle, 20.0)
+    seen = backend.wait(handle, 60.0)
     assert seen.failure_class == "killed"
     assert "SIGKILL" in seen.detail
 
@@ -143,10 +145,9 @@ def test_the_completion_marker_is_believed_before_the_exit_code(
     marker = tmp_path / "run" / "result.json"
     body = {"outcome": "done", "exit_code": 0, "message": "", "failure_class": None}
     write = f"__import__('pathlib').Path({str(marker)!r}).write_text({json.dumps(body)!r})"
-    abort = f"import os\nif os.environ['RANK'] == '0': {write}\nos.abort()"
-    seen = backend.wait(launch(abort), 20.0)
+    seen = backend.wait(launch(f"import os\n{write}\nos.abort()", num_workers=1), 60.0)
     assert (seen.exit_code, seen.failure_class, seen.result) == (0, None, body)
-    seen = backend.wait(launch("exit(3)", claim="c2"), 20.0)
+    seen = backend.wait(launch("exit(3)", claim="c2"), 60.0)
     assert (seen.exit_code, seen.result) == (3, None)
 
 
@@ -156,7 +157,7 @@ def test_ranks_end_with_their_launcher_and_the_launch_is_lost(
     handle = launch(WAIT)
     wait_ready(tmp_path)
     os.kill(handle["launcher"]["pid"], signal.SIGKILL)
-    seen = backend.wait(handle, 20.0)
+    seen = backend.wait(handle, 60.0)
     assert seen.state == "lost"
     assert not any(worker.alive for worker in seen.workers)
 
@@ -165,7 +166,7 @@ def test_a_pid_that_another_process_has_now_is_not_taken_for_ours(
     backend: LocalBackend, launch: Launch, tmp_path: Path
 ) -> None:
     handle = launch("pass")
-    backend.wait(handle, 20.0)
+    backend.wait(handle, 60.0)
     other = handle | {
         "launcher": processes.identity(os.getpid()) | {"started_at": 1.0},
         "folder": str(tmp_path / "none"),
@@ -183,11 +184,11 @@ def test_what_a_claim_left_half_done_is_started_by_the_next_call(
     (folder / "handle.json").write_text(
         json.dumps({"claim": "c1", "folder": str(folder), "launcher": gone, "tags": {}})
     )
-    assert backend.wait(launch(ENVIRONMENT), 20.0).exit_code == 0
+    assert backend.wait(launch(ENVIRONMENT), 60.0).exit_code == 0
 
 
 def test_only_living_launches_with_the_tag_are_listed(backend: LocalBackend, launch: Launch, tmp_path: Path) -> None:
-    backend.wait(launch("pass", claim="done", tags={"team": "x"}), 20.0)
+    backend.wait(launch("pass", claim="done", tags={"team": "x"}), 60.0)
     launch(WAIT, claim="lives", tags={"team": "x"})
     assert [handle["claim"] for handle in backend.list("team=x")] == ["lives"]
     assert [handle["claim"] for handle in backend.list("job=j1")] == ["lives"]
@@ -202,13 +203,13 @@ def test_a_resize_ends_the_old_world_before_the_new_one_starts(
     spec = LaunchSpec("c2", "j1", "a2", [sys.executable, "-c", ENVIRONMENT], {}, 3, str(tmp_path / "run2"))
     after = backend.resize(handle, spec, 10.0)
     assert backend.poll(handle).exit_code == 81
-    assert len(backend.wait(after, 20.0).workers) == 3
+    assert len(backend.wait(after, 60.0).workers) == 3
     with pytest.raises(BackendError, match="claim of its own"):
         backend.resize(after, spec, 1.0)
 
 
 def test_a_command_that_does_not_exist_is_a_user_error(backend: LocalBackend, launch: Launch) -> None:
-    seen = backend.wait(launch("", command=["/nowhere/python"]), 20.0)
+    seen = backend.wait(launch("", command=["/nowhere/python"]), 60.0)
     assert (seen.state, seen.exit_code, seen.failure_class) == ("exited", 127, "user_error")
 
 

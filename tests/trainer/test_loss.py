@@ -87,10 +87,14 @@ def _encoded() -> dict[str, Any]:
 
     tokenizer = train_tokenizer(["say red green blue " * 20], 300)
     encoder = Encoder(tokenizer, 24)
-    plain = encoder.encode({"prompt": "say", "response": "red green"})
-    long_prompt = encoder.encode({"prompt": "blue " * 50, "response": "red"})
-    both_long = encoder.encode({"prompt": "blue " * 50, "response": "green " * 50})
-    text = encoder.encode({"text": "red"})
+    plain, long_prompt, both_long, text = encoder.encode(
+        [
+            {"prompt": "say", "response": "red green"},
+            {"prompt": "blue " * 50, "response": "red"},
+            {"prompt": "blue " * 50, "response": "green " * 50},
+            {"text": "red"},
+        ]
+    )
     import numpy as np
 
     batch = collate(0, [plain, text], np.array([0, 1]), encoder.pad)

@@ -26,7 +26,7 @@ from trainer_client.transport import FetchError, Transport
 Make = Callable[..., Reporter]
 
 
-def eventually(condition: Callable[[], Any], timeout_s: float = 20.0) -> Any:
+def eventually(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < deadline, "the condition did not come true in time"
@@ -43,9 +43,9 @@ def server() -> Iterator[FakeServer]:
 @pytest.fixture
 def make(tmp_path: Path, server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     """Reporters on one spool; closed at the end."""
-    monkeypatch.setattr("trainer_client.reporter.FIRST_BACKOFF_S", 0.05)
-    monkeypatch.setattr("trainer_client.reporter.LAST_BACKOFF_S", 0.2)
-    monkeypatch.setattr("trainer_client.reporter.AUTH_RETRY_S", 0.05)
+    monkeypatch.setattr("trainer_client.delivery.FIRST_BACKOFF_S", 0.05)
+    monkeypatch.setattr("trainer_client.delivery.LAST_BACKOFF_S", 0.2)
+    monkeypatch.setattr("trainer_client.delivery.AUTH_RETRY_S", 0.05)
     monkeypatch.setattr("trainer_client.reporter.AWAY_INTERVAL_S", 0.1)
     made = []
 
@@ -136,7 +136,7 @@ def test_a_superseded_attempt_is_noticed_and_says_no_more(make: Make, server: Fa
     server.state.refuse = [(409, {})]
     reporter = make()
     add(reporter, range(3))
-    assert reporter.superseded.wait(10.0)
+    eventually(lambda: reporter.superseded)
     add(reporter, range(3, 6))
     reporter.close(0.2)
     assert arrived(server.state) == []

@@ -236,6 +236,16 @@ def test_a_run_that_falls_back_repeats_the_changes_made_since(
     assert_losses_equal(joined_losses(rest), {k: v for k, v in joined_losses(whole).items() if k >= 4})
 
 
+def test_a_resize_leaves_with_a_snapshot_and_its_own_exit_code(folder: Path) -> None:
+    order = {"id": "d1", "action": "resize", "args": {"num_workers": 3}, "not_before_step": 3}
+    wrong = {"id": "d0", "action": "resize", "args": {"num_workers": 0}}
+    ranks = run(2, base_config(folder), [wrong, order])
+    assert [rank["code"] for rank in ranks] == [80, 80]
+    assert [ack.outcome for ack in ranks[0]["acks"]] == ["refused", "applied"]
+    assert ranks[0]["leave"].args == {"num_workers": 3}
+    assert run(3, base_config(folder, resume=True, steps=8))[0]["start"] == 3
+
+
 def test_lora_trains_the_adapters_only_and_resumes(
     folder: Path, uninterrupted: Callable[..., list[dict[str, Any]]]
 ) -> None:

@@ -144,7 +144,7 @@ def train(
     session.report_step = report  # type: ignore[method-assign]
     session.report_snapshot = lambda **fields: seen["snapshots"].append(fields)  # type: ignore[method-assign]
     session.say = lambda text, level="info": seen["said"].append((level, text))  # type: ignore[method-assign]
-    session._acknowledge = seen["acks"].append  # type: ignore[method-assign,assignment]
+    session.desk.acknowledge = seen["acks"].append  # type: ignore[assignment]
     trainer = build_trainer(config, session, load_shard_config(config.shard_config))
     if dropout:
         trainer.model.config.attention_dropout = dropout
@@ -180,7 +180,7 @@ def train(
         "start": loaded.step if loaded else 0,
         "weights": weights.double().numpy(),
         "max_steps": trainer.state.max_steps,
-        "nonfinite": trainer.nonfinite_steps,
+        "nonfinite": trainer.guard.count,
         "evaluation": trainer.last_evaluation,
         "leave": trainer.leave,
     }

@@ -1,0 +1,27 @@
+"""What a `BidirectionalTrainer` does beside training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class BidirectionalOptions:
+    """What the trainer does beside training. Periods in optimizer steps, 0 for never.
+
+    `on_nonfinite`: a step whose gradient is not finite is `skip`ped (default), or `apply`d as plain Trainer would, or it
+    `stop`s the run. It is always flagged, counted and logged; after `max_nonfinite` in a row the run ends as diverged.
+    """
+
+    snapshot_dir: Path
+    snapshot_every: int = 100
+    export_every: int = 100
+    eval_every: int = 0
+    keep_snapshots: int = 2
+    on_nonfinite: str = "skip"
+    max_nonfinite: int = 10
+
+    def __post_init__(self) -> None:
+        if self.on_nonfinite not in {"skip", "apply", "stop"}:
+            raise ValueError(f"on_nonfinite must be skip, apply or stop, not {self.on_nonfinite!r}")
