@@ -14,12 +14,13 @@ def report_view(report: dict[str, Any]) -> dict[str, Any]:
         return {"report": {}}
     view = _with_times(report)
     shards = sorted(view.get("shards", []), key=lambda s: (s.get("change") is None, -(s.get("change") or 0.0)))
+    taken_in = {a["shard"] for a in view.get("augmentations", []) if a.get("applied_step") is not None}
     losses = [s[name] for s in shards for name in ("loss_first", "loss_last") if s.get(name) is not None]
     most = max(losses, default=1.0) or 1.0
     for row in shards:
         row["share_first"] = None if row.get("loss_first") is None else row["loss_first"] / most
         row["share_last"] = None if row.get("loss_last") is None else row["loss_last"] / most
-    return {"report": view, "report_shards": shards, "num_replaced": sum(s.get("revision", 1) > 1 for s in shards)}
+    return {"report": view, "report_shards": shards, "num_replaced": len(taken_in)}
 
 
 def _with_times(value: Any, name: str = "") -> Any:
