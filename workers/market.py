@@ -10,7 +10,7 @@ from django.utils import timezone
 from forecasting.feeds import aws, azure, generic
 from forecasting.feeds.live import FeedUnavailable
 from forecasting.feeds.rows import Batch
-from forecasting.forecasters import make
+from forecasting.forecasters.auto import Auto
 from jobs.models.market import FeedState, Offer
 from jobs.selectors.market import feeds_due, offer_series
 from jobs.services.market import feed_claim, feed_failed, feed_succeeded, quotes_import, scores_store
@@ -86,7 +86,7 @@ def offer_score(*, offer: Offer, now: dt.datetime) -> list[str]:
     for target in ("price", "availability"):
         if series is None or getattr(series, target) is None:
             continue
-        auto = make("auto", target).fit(series)
+        auto = Auto(target).fit(series)
         scores_store(offer=offer, target=target, scores=auto.scores, chosen=auto.chosen, reason=auto.reason, now=now)
         done.append(target)
     return done

@@ -143,7 +143,9 @@ def _screen(batch: Batch, now: dt.datetime) -> None:
     first: dict[OfferKey, float] = {}
     for row in batch.observations:
         first.setdefault(row.key, row.at_s)
-    previous, on_demand, confirmed = {}, {}, set()
+    previous: dict[OfferKey, Decimal] = {}
+    on_demand: dict[OfferKey, Decimal] = {}
+    confirmed: set[OfferKey] = set()
     for key, at_s in first.items():
         offer = stored.get(key)
         if offer is not None:

@@ -48,5 +48,5 @@ class Command(BaseCommand):
         for view in feeds_overview(now=now):
             age = "never worked" if view.age_s is None else f"worked {view.age_s:.0f} s ago"
             state = "off" if not view.feed.is_enabled else "late" if view.is_late else "in time"
-            error = f"; {view.feed.num_failures} failures: {view.feed.last_error}" if view.feed.num_failures else ""
-            self.stdout.write(f"{view.feed.name} ({view.feed.kind}): {state}, {age}{error}")
+            failed = f"; {view.feed.num_failures} failures: {view.feed.last_error}" if view.feed.num_failures else ""
+            self.stdout.write(f"{view.feed.name} ({view.feed.kind}): {state}, {age}{failed}")
