@@ -50,6 +50,7 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for file, (name, scheme) in SHOTS.items():
             page = browser.new_context(viewport=SIZE, color_scheme=scheme).new_page()  # type: ignore[arg-type]
+            page.set_default_timeout(240_000)  # the demo trains on the same processors
             sign_in(page, options.url)
             open_page(page, options.url, name)
             page.screenshot(path=options.out / file)
