@@ -2,7 +2,7 @@
 
 from django.urls import URLPattern, URLResolver, path
 
-from webapp.pages import augmentations, datasets, decisions, events, jobs, overview, rules, team, theme
+from webapp.pages import augmentations, datasets, decisions, events, jobs, overview, rules, team, theme, tokens
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", overview.overview, name="overview"),
@@ -34,8 +34,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("team/members/", team.member_new, name="member_new"),
     path("team/members/<uuid:key>/role/", team.member_role, name="member_role"),
     path("team/members/<uuid:key>/remove/", team.member_out, name="member_out"),
-    path("team/tokens/", team.tokens, name="tokens"),
-    path("team/tokens/<uuid:key>/rotate/", team.token_turn, name="token_turn"),
-    path("team/tokens/<uuid:key>/revoke/", team.token_end, name="token_end"),
+    path("team/tokens/", tokens.tokens, name="tokens"),
+    path("team/tokens/<uuid:key>/rotate/", tokens.token_turn, name="token_turn"),
+    path("team/tokens/<uuid:key>/revoke/", tokens.token_end, name="token_end"),
     path("theme/", theme.theme, name="theme"),
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from webapp import formats
+from webapp import figures, formats
 from webapp.badges import tone
 
 register = template.Library()
@@ -171,51 +170,20 @@ def dirclass(name: str) -> str:
 @register.inclusion_tag("partials/meter.html")
 def meter(share: Any, label: str, tick: Any = None, low: Any = None, high: Any = None) -> dict[str, Any]:
     """A bar: `share` of the limit now, `low`..`high` an interval, `tick` a reference; all from 0 to 1."""
-    return {"share": _place(share), "label": label, "tick": _place(tick), "low": _place(low), "high": _place(high)}
-
-
-def _place(share: Any) -> str | None:
-    if not formats.known(share):
-        return None
-    return f"{100 * min(1.0, max(0.0, float(share))):.1f}"
+    places = {"share": share, "tick": tick, "low": low, "high": high}
+    return {"label": label} | {name: figures.share_place(value) for name, value in places.items()}
 
 
 @register.inclusion_tag("partials/whisker.html")
 def whisker(effect: Mapping[str, float] | None, measured: Any = None) -> dict[str, Any]:
     """An expected change with its 80 % interval against zero; with `measured`, the dot is what was measured."""
-    values = [v for v in (effect or {}).values() if formats.known(v)]
-    if not effect or not values:
-        return {"empty": True}
-    points = [0.0, *values, *([float(measured)] if formats.known(measured) else [])]
-    low, high = min(points), max(points)
-    room = 0.08 * (high - low) or 1.0
-    scale = lambda v: f"{100 * (v - low + room) / (high - low + 2 * room):.1f}" if formats.known(v) else None  # noqa: E731
-    return {
-        "zero": scale(0.0),
-        "low": scale(effect.get("low", math.nan)),
-        "high": scale(effect.get("high", math.nan)),
-        "expected": scale(effect.get("expected", math.nan)),
-        "measured": scale(measured) if measured is not None else None,
-    }
+    return figures.whisker_places(effect, measured)
 
 
 @register.inclusion_tag("partials/spark.html")
 def spark(values: Sequence[float | None], label: str = "") -> dict[str, Any]:
     """A small line of `values` over even steps; gaps where a value is missing."""
-    finite = [v for v in values if formats.known(v)]
-    if len(finite) < 2:
-        return {"path": "", "label": label}
-    low, high = min(finite), max(finite)  # type: ignore[type-var]
-    height = (high - low) or 1.0  # type: ignore[operator]
-    pen, path, last = "M", [], (0.0, 0.0)
-    for i, value in enumerate(values):
-        if not formats.known(value):
-            pen = "M"
-            continue
-        last = (100 * i / (len(values) - 1), 22 - 20 * (value - low) / height)  # type: ignore[operator]
-        path.append(f"{pen}{last[0]:.1f} {last[1]:.1f}")
-        pen = "L"
-    return {"path": "".join(path), "x": f"{last[0]:.1f}", "y": f"{last[1]:.1f}", "label": label}
+    return figures.spark_path(values) | {"label": label}
 
 
 @register.inclusion_tag("partials/pager.html", takes_context=True)
