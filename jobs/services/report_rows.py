@@ -84,7 +84,8 @@ def attempts_locked(ids: set[int]) -> list[Writing]:
         f" FROM {attempt} a JOIN {job} j ON j.id = a.job_id WHERE a.id IN ({_marks(asked)}) ORDER BY a.id{lock}",
         asked,
     )
-    return [Writing(pk, uuid.UUID(str(name)), *rest, has_orders=bool(orders)) for pk, name, *rest, orders in rows]
+    # SQLite gives a UUID as text and a truth as 0 or 1.
+    return [Writing(*(row[0], uuid.UUID(str(row[1])), *row[2:10], bool(row[10]))) for row in rows]
 
 
 def workers_touch(attempt: Writing, batches: list[Batch], now: dt.datetime) -> None:
