@@ -42,3 +42,14 @@ def test_a_large_job_over_a_week_stays_within_memory_and_grid() -> None:
     assert job.work / grid_cell(job) <= 900
     assert np.isfinite(tables.after).all()
     assert tables.after.min() >= 0
+
+
+def test_work_that_vanishes_or_is_added_changes_the_plan_at_once() -> None:
+    market = random_market(3, 4, num_slots=300, price=0.35)
+    job = elastic_job(work=60.0).with_work(74.0)
+    dry = Offer(np.append(market.availability, 0), np.append(market.price, 0.35))
+    policy = StochasticProgram()
+    behind = policy.decide(Situation(job, 1, 74.0, (dry,)))
+    converged = policy.decide(Situation(job, 1, 6.0, (dry,)))
+    assert behind.n_on_demand > 0
+    assert converged.size == 0
