@@ -95,7 +95,7 @@ class Rule(PublicModel):
     )
     default_answer = models.CharField(max_length=8, default="reject")
     default_after_s = models.PositiveIntegerField(default=10_800)
-    min_role = models.CharField(max_length=16, default="operator")
+    min_role = models.CharField(max_length=16, default="approver")
     enabled = models.BooleanField(default=True)
     updated_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
 

@@ -62,7 +62,7 @@ def rule_set(
         number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12
         if name not in LIMITS or not number:
             raise Invalid(f"Bad limit {name}.", fields={"limits": [f"Numbers from 0 for any of {', '.join(LIMITS)}."]})
-    if fields.get("min_role", "operator") not in ROLES:
+    if fields.get("min_role", "approver") not in ROLES:
         raise Invalid("Unknown role.", fields={"min_role": [f"One of {', '.join(ROLES)}."]})
     rule, _ = Rule.objects.update_or_create(
         team=team,
