@@ -64,11 +64,16 @@ def make_dataset(team: Team, num_shards: int = 3, name: str | None = None) -> Da
     """A dataset whose shards `shard_000`, … each hold a revision record (no file is written)."""
     dataset = Dataset.objects.create(team=team, name=name or f"Dataset {next(_numbers)}")
     shards = Shard.objects.bulk_create(
-        [Shard(dataset=dataset, key=f"shard_{i:03d}", category=f"cat_{i % 3}", source="test") for i in range(num_shards)]
+        [
+            Shard(dataset=dataset, key=f"shard_{i:03d}", category=f"cat_{i % 3}", source="test")
+            for i in range(num_shards)
+        ]
     )
     ShardRevision.objects.bulk_create(
         [
-            ShardRevision(shard=s, number=1, path=f"none/{s.key}/r1.jsonl", sha256="0" * 64, num_samples=100, num_bytes=9999)
+            ShardRevision(
+                shard=s, number=1, path=f"none/{s.key}/r1.jsonl", sha256="0" * 64, num_samples=100, num_bytes=9999
+            )
             for s in shards
         ]
     )
@@ -90,7 +95,9 @@ def make_job(team: Team | None = None, *, status: str = "draft", num_shards: int
     return job
 
 
-def make_attempt(job: Job, *, running: bool = True, num_workers: int = 2, now: dt.datetime = NOW) -> tuple[Attempt, str]:
+def make_attempt(
+    job: Job, *, running: bool = True, num_workers: int = 2, now: dt.datetime = NOW
+) -> tuple[Attempt, str]:
     """The next attempt of a job and its ingest token; `running` as if the trainer had said hello."""
     attempt, secret = attempt_open(job=job, num_workers=num_workers, now=now)
     if running:
@@ -107,12 +114,21 @@ def make_proposal(**fields: Any) -> Proposal:
         "kind": "augment_shard",
         "subject": "shard:shard_000",
         "sentence": "Augment shard_000 with 200 samples by self_generate.",
-        "args": {"shard_id": "shard_000", "method": "self_generate", "count": 200, "priority": "high", "mode": "replace"},
+        "args": {
+            "shard_id": "shard_000",
+            "method": "self_generate",
+            "count": 200,
+            "priority": "high",
+            "mode": "replace",
+        },
         "evidence": {"z": 6.1, "tokens": 41_300},
         "delta_loss": Effect(-1.2, -1.6, -0.8),
         "confidence": 0.9,
         "price_usd": 0.1,
-        "allowed": {"count": {"min": 10, "max": 1000, "integer": True}, "method": ["self_generate", "paraphrase", "eda"]},
+        "allowed": {
+            "count": {"min": 10, "max": 1000, "integer": True},
+            "method": ["self_generate", "paraphrase", "eda"],
+        },
         **fields,
     }
     return Proposal(**given)
