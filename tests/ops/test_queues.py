@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery
 from celery.contrib.testing.worker import start_worker
 from django.db import connection, connections
@@ -31,6 +32,10 @@ def app(redis_url: str) -> Iterator[Celery]:
     app = make_app(redis_url)
     yield app
     close(app)
+    client = redis.Redis.from_url(redis_url)
+    for key in client.scan_iter(f"{app.conf.broker_transport_options['global_keyprefix']}*"):
+        client.delete(key)
+    client.close()
 
 
 def close(app: Celery) -> None:
