@@ -22,9 +22,10 @@ from jobs.services.report_form import Batch
 from jobs.services.report_store import payload_of
 
 SMOOTHING = 0.2  # weight of a new report in a worker's step time
-CACHED_JOBS = 256
+CACHED_ATTEMPTS = 256
 
-_indices: dict[int, dict[str, int]] = {}  # job id -> shard key -> JobShard.index, which never changes
+# Attempt -> shard key -> JobShard.index, which never changes. By UUID: an integer id may come again after a rollback.
+_indices: dict[uuid.UUID, dict[str, int]] = {}
 
 
 def report_insert(attempt_id: int, batch: Batch, index: NDArray, now: dt.datetime) -> bool:
@@ -126,14 +127,14 @@ def attempt_touch(attempt: Writing, last: int, now: dt.datetime) -> None:
             )
 
 
-def shard_indices(job_id: int, batch: Batch) -> NDArray:
+def shard_indices(attempt: Writing, batch: Batch) -> NDArray:
     """`JobShard.index` of each point [P]. Raises `Invalid` naming shards that the job does not have."""
     if not batch.num_points:
         return np.empty(0, np.int64)
-    table = _indices.get(job_id) or _indices_read(job_id)
+    table = _indices.get(attempt.uuid) or _indices_read(attempt)
     places = np.array([table.get(key, -1) for key in batch.keys], np.int64)
     if (places[batch.key_at] < 0).any():  # a shard may have joined the job since
-        table = _indices_read(job_id)
+        table = _indices_read(attempt)
         places = np.array([table.get(key, -1) for key in batch.keys], np.int64)
     index: NDArray = places[batch.key_at]
     if (index < 0).any():
@@ -150,11 +151,11 @@ def last_step(batch: Batch) -> int:
     return max((int(a.max()) for a in (batch.step, batch.point_step) if len(a)), default=-1)
 
 
-def _indices_read(job_id: int) -> dict[str, int]:
-    if len(_indices) >= CACHED_JOBS:
+def _indices_read(attempt: Writing) -> dict[str, int]:
+    if len(_indices) >= CACHED_ATTEMPTS:
         _indices.clear()
-    rows = JobShard.objects.filter(job_id=job_id).order_by().values_list("shard__key", "index")
-    table = _indices[job_id] = dict(rows)
+    rows = JobShard.objects.filter(job_id=attempt.job_id).order_by().values_list("shard__key", "index")
+    table = _indices[attempt.uuid] = dict(rows)
     return table
 
 

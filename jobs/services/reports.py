@@ -117,7 +117,7 @@ class _Intake:
                 f"Attempt {self.attempt.fence} has been followed by attempt {newest}; stop.", newest=newest
             )
         try:
-            index = shard_indices(self.attempt.job_id, batch)
+            index = shard_indices(self.attempt, batch)
             self._check_rank(batch)
         except Invalid as error:
             return error
