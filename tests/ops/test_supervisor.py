@@ -41,7 +41,7 @@ def test_every_killed_program_comes_back(tiny: Installation) -> None:
     wait_until(
         lambda: len({p.pid for p in tiny.processes()} - leaders) >= 6, within_s=15, what="all six processes run again"
     )
-    assert tiny.is_up()
+    wait_until(tiny.is_up, within_s=15, what="the web server answers again")
 
 
 def test_children_of_a_killed_program_do_not_outlive_it(tiny: Installation) -> None:
