@@ -34,7 +34,7 @@ DEADLINE = {"tiny": dt.timedelta(minutes=30), "smollm2": dt.timedelta(minutes=60
 MODELS: dict[str, dict[str, Any]] = {
     "tiny": {
         "model": "tiny:4m",
-        "goal_steps": 600,
+        "goal_steps": 480,
         "training": {"global_batch": 16, "micro_batch": 8, "lr": 2e-3, "seq_len": 128, "seed": 1, "export_every": 50},
         "rules": {},
     },
