@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -169,12 +168,3 @@ def parse_added(data: bytes, name: str, num_samples: int | None) -> JsonLines:
     if not len(samples) or (num_samples is not None and num_samples != len(samples)):
         raise ShardDataError(f"{name}: {len(samples)} samples arrived, {num_samples} were announced")
     return samples
-
-
-def data_digest(entries: Sequence[ShardEntry]) -> str:
-    """One SHA-256 over the ids and file contents of a config, to tell whether two runs start from the same data."""
-    total = hashlib.sha256()
-    for entry in entries:
-        with open(entry.path, "rb") as file:
-            total.update(f"{entry.id}\0{hashlib.file_digest(file, 'sha256').hexdigest()}\0".encode())
-    return total.hexdigest()

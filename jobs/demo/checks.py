@@ -17,11 +17,9 @@ class Evidence:
 
     model: str
     damaged: str
-    job: dict[str, Any]
     report: dict[str, Any]
     dataset_shards: list[dict[str, Any]]
     decisions: list[dict[str, Any]]
-    augmentations: list[dict[str, Any]]
     new_samples: list[dict[str, Any]]
     series: dict[str, Any]
     totals: dict[str, Any]

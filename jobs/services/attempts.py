@@ -14,7 +14,7 @@ from jobs.scheduler.failures import failure_verdict
 from jobs.services.directives import directives_expire
 from jobs.services.events import SYSTEM, TRAINER, Actor
 from jobs.services.jobs import job_end
-from jobs.services.tokens import token_create, token_revoke
+from jobs.services.tokens import token_create
 from jobs.services.transitions import state_move
 from jobs.states import ATTEMPT_LIVE
 
@@ -146,9 +146,3 @@ def _recover(job: Job, now: dt.datetime) -> None:
         state_move(job, "recovering", now=now, text=f"{job.name} recovers from the loss of an attempt.")
     number = job.attempts.count() + 1
     command_issue(job=job, kind="launch", key=f"launch:{job.uuid}:{number}", now=now, queue="urgent")
-
-
-def attempt_revoke_tokens(*, attempt: Attempt, now: dt.datetime) -> None:
-    """End the ingest tokens of an attempt at once."""
-    for token in attempt.tokens.filter(revoked_at=None):
-        token_revoke(token=token, now=now)
