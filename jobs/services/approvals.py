@@ -39,6 +39,8 @@ def decision_approve(
     actor = Actor.person(user) if user else Actor.rule(by_rule)
     try:
         with transaction.atomic():
+            # Two first answers at once must see each other, or both would wait for a second.
+            Decision.objects.select_for_update().only("pk").get(pk=decision.pk)
             Approval.objects.create(
                 decision=decision,
                 user=user,

@@ -61,8 +61,8 @@ def decision_propose(
                 decision.save(update_fields=["default_answer", "default_at"])
             if verdict.answer == "approve":
                 _approve_by_rule(decision, rule.kind, verdict.reason, now)
-    except IntegrityError:
-        return None  # another evaluation of the same job stored its proposal first
+    except (IntegrityError, StaleWrite):
+        return None  # another evaluation stored its proposal first, or a person answered the standing one just now
     return decision
 
 

@@ -43,6 +43,16 @@ def test_a_changed_proposal_supersedes_the_standing_one(job):
     assert second.number == first.number + 1
 
 
+def test_a_proposal_that_meets_an_answer_waits_for_the_next_look(job, cast, monkeypatch):
+    standing = make_decision(job)
+    stale = Decision.objects.get(pk=standing.pk)
+    decision_approve(decision=standing, user=cast.approver, now=LATER)
+    monkeypatch.setattr("jobs.services.decisions._standing", lambda job, proposal: stale)
+    changed = make_proposal(args={**standing.args, "count": 90})
+    assert decision_propose(job=job, proposal=changed, now=LATER) is None
+    assert Decision.objects.get().status == "approved"
+
+
 def test_numbers_count_up_within_a_team(job, cast):
     other = make_job(cast.team, status="queued")
     numbers = [make_decision(j).number for j in (job, other)]
