@@ -42,7 +42,11 @@ TEAM_PATH: dict[type[Model], str] = {
     m.Directive: "attempt__job__team",
     m.Augmentation: "job__team",
     m.Event: "team",
+    m.WhatIf: "team",
 }
+
+# What belongs to no team: every member of any team may see it.
+SHARED: frozenset[type[Model]] = frozenset({m.Offer, m.FeedState, m.QuarantinedQuote})
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,9 @@ def role_reaches(role: str | None, needed: str) -> bool:
 
 
 def visible(viewer: Viewer, queryset: QuerySet[M]) -> QuerySet[M]:
-    """The rows of `queryset` that belong to the viewer's teams."""
+    """The rows of `queryset` that belong to the viewer's teams; shared rows for anybody who is in a team."""
+    if queryset.model in SHARED:
+        return queryset if viewer.roles() else queryset.none()
     path = TEAM_PATH[queryset.model]
     return queryset.filter(**{f"{path}__in": list(viewer.roles())})
 
@@ -85,6 +91,9 @@ def fetch(viewer: Viewer, queryset: QuerySet[M], public_id: str | uuid.UUID, *, 
     Raises `NotFound` to strangers and for malformed ids, `NotAllowed` to members without the role.
     """
     row = by_uuid(visible(viewer, queryset), public_id)
+    if queryset.model in SHARED:
+        need_anywhere(viewer, role)
+        return row
     need(viewer, team_id_of(row), role)
     return row
 
@@ -107,6 +116,13 @@ def need(viewer: Viewer, team_id: int, role: str) -> None:
     held = viewer.roles().get(team_id)
     if held is None:
         raise NotFound("No such team.")
+    if not role_reaches(held, role):
+        raise NotAllowed(f"This needs the role {role}; yours is {held}.", needed=role, held=held)
+
+
+def need_anywhere(viewer: Viewer, role: str) -> None:
+    """Raise `NotAllowed` unless the viewer holds `role` in some team: for what all teams share."""
+    held = max(viewer.roles().values(), key=ROLES.index, default=None)
     if not role_reaches(held, role):
         raise NotAllowed(f"This needs the role {role}; yours is {held}.", needed=role, held=held)
 

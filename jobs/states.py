@@ -74,6 +74,13 @@ NEXT: Final[dict[str, Table]] = {
         "cancelled": (),
         "failed": (),
     },
+    "WhatIf": {
+        "queued": ("running", "cancelled", "failed"),
+        "running": ("queued", "succeeded", "cancelled", "failed"),
+        "succeeded": (),
+        "cancelled": (),
+        "failed": (),
+    },
 }
 
 MEANING: Final[dict[str, dict[str, str]]] = {
@@ -140,6 +147,13 @@ MEANING: Final[dict[str, dict[str, str]]] = {
         "delivered": "the running trainer has taken it in",
         "cancelled": "stopped by a person or with its job",
         "failed": "could not be made; `error` says why",
+    },
+    "WhatIf": {
+        "queued": "waits for a worker",
+        "running": "a worker replays policies and holds it under a lease; a lapsed lease puts it back",
+        "succeeded": "the result stands",
+        "cancelled": "stopped by a person",
+        "failed": "could not be computed; `error` says why",
     },
 }
 

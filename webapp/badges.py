@@ -42,6 +42,7 @@ TONES: dict[str, dict[str, str]] = {
         "terminated": "off",
     },
     "Snapshot": {"writing": "live", "complete": "wait", "verified": "good", "corrupt": "bad", "deleted": "off"},
+    "Proof": {"equal": "good", "different": "bad"},
     "Augmentation": {
         "pending": "wait",
         "running": "live",
@@ -50,6 +51,7 @@ TONES: dict[str, dict[str, str]] = {
         "cancelled": "off",
         "failed": "bad",
     },
+    "WhatIf": {"queued": "wait", "running": "live", "succeeded": "good", "cancelled": "off", "failed": "bad"},
     "Outcome": {"helped": "good", "no effect": "off", "hurt": "bad", "no data": "wait"},
 }
 

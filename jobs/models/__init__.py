@@ -7,11 +7,12 @@ from jobs.models.decisions import AUTONOMY, Approval, Decision, Rule
 from jobs.models.events import Event
 from jobs.models.instances import Instance
 from jobs.models.jobs import Attempt, Job, JobShard, Worker
-from jobs.models.market import FeedState, MarketSeriesScore, Offer, QuarantinedQuote, Quote
+from jobs.models.market import FeedGap, FeedState, MarketForecast, MarketSeriesScore, Offer, QuarantinedQuote, Quote
 from jobs.models.operations import Heartbeat, IdempotencyKey, PeriodicRun, Upload
 from jobs.models.reports import Report, ShardBin, SignalState, WorkerBin
 from jobs.models.snapshots import Snapshot
 from jobs.models.teams import ROLES, SCOPES, ApiToken, Member, Team
+from jobs.models.whatif import WhatIf
 
 __all__ = [
     "AUTONOMY",
@@ -27,12 +28,14 @@ __all__ = [
     "Decision",
     "Directive",
     "Event",
+    "FeedGap",
     "FeedState",
     "Heartbeat",
     "IdempotencyKey",
     "Instance",
     "Job",
     "JobShard",
+    "MarketForecast",
     "MarketSeriesScore",
     "Member",
     "Offer",
@@ -48,6 +51,7 @@ __all__ = [
     "Snapshot",
     "Team",
     "Upload",
+    "WhatIf",
     "Worker",
     "WorkerBin",
 ]

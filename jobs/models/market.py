@@ -17,6 +17,7 @@ class Offer(PublicModel):
     product = models.CharField(max_length=64, blank=True, help_text="Operating system, as the provider names it")
     is_spot = models.BooleanField(default=True)
     num_gpus = models.PositiveIntegerField(null=True, help_text="GPUs of one machine, where known")
+    feed = models.CharField(max_length=64, blank=True, help_text="The feed or file that last told of it")
     level_confirmed_at = models.DateTimeField(null=True, help_text="When a person said that a moved price is right")
 
     class Meta:
@@ -64,7 +65,12 @@ class QuarantinedQuote(models.Model):
 class FeedState(models.Model):
     """A live feed: what to ask for, when it last worked, and when to try again."""
 
-    KINDS = [("aws", "AWS spot price history"), ("azure", "Azure retail prices"), ("csv", "CSV from a URL")]
+    KINDS = [
+        ("aws", "AWS spot price history"),
+        ("azure", "Azure retail prices"),
+        ("csv", "CSV from a URL"),
+        ("generated", "Generated market"),
+    ]
 
     name = models.CharField(max_length=64, unique=True)
     kind = models.CharField(max_length=16, choices=KINDS)
@@ -81,6 +87,37 @@ class FeedState(models.Model):
 
     class Meta:
         ordering = ["name"]
+
+
+class FeedGap(models.Model):
+    """A time in which a feed said nothing. Where an offer has no quote within it, nobody knows what it was."""
+
+    feed = models.ForeignKey(FeedState, models.CASCADE, related_name="gaps")
+    start = models.DateTimeField()
+    end = models.DateTimeField()
+
+    class Meta:
+        ordering = ["feed", "start"]
+        constraints = [models.UniqueConstraint(fields=["feed", "start"], name="feed_gap_once")]
+
+
+class MarketForecast(models.Model):
+    """The latest forecast of one offer's price or availability, made by the clock so that no page waits for it."""
+
+    offer = models.ForeignKey(Offer, models.CASCADE, related_name="forecasts")
+    target = models.CharField(max_length=16, help_text="price or availability")
+    model = models.CharField(max_length=32, help_text="The forecaster that answered")
+    fallback = models.CharField(max_length=300, blank=True, help_text="Why another answered than the one asked for")
+    start_at = models.DateTimeField(help_text="Begin of the first tick ahead")
+    gap_s = models.PositiveIntegerField()
+    mean = models.JSONField(help_text="The central line, one number per tick ahead")
+    quantiles = models.JSONField(help_text="Level (0.1 to 0.9) -> line")
+    held_1h = models.FloatField(null=True, help_text="Chance that what can be had now is not lost within an hour")
+    computed_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["offer", "target"]
+        constraints = [models.UniqueConstraint(fields=["offer", "target"], name="market_forecast_once")]
 
 
 class MarketSeriesScore(models.Model):
