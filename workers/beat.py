@@ -23,7 +23,8 @@ SCHEDULE: dict[str, Tick] = {
     "rules": Tick("workers.rules", 3),
     "orphans": Tick("workers.orphans", 60),
     "market_feeds": Tick("workers.market.feeds", 30),
-    "market_scores": Tick("workers.market.scores", 3600),
+    "market_forecasts": Tick("workers.market.forecasts", 60),
+    "market_scores": Tick("workers.market.scores", 60),
     "prune_periodic_runs": Tick("workers.heartbeat.prune_periodic_runs", 3600),
 }
 

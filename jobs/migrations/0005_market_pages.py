@@ -19,6 +19,11 @@ class Migration(migrations.Migration):
             name="feed",
             field=models.CharField(blank=True, help_text="The feed or file that last told of it", max_length=64),
         ),
+        migrations.AddField(
+            model_name="offer",
+            name="scored_at",
+            field=models.DateTimeField(help_text="When forecasters were last compared on it", null=True),
+        ),
         migrations.AlterField(
             model_name="feedstate",
             name="kind",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 from django.db import models
 
 from jobs.models.base import PublicModel
@@ -18,6 +20,7 @@ class Offer(PublicModel):
     is_spot = models.BooleanField(default=True)
     num_gpus = models.PositiveIntegerField(null=True, help_text="GPUs of one machine, where known")
     feed = models.CharField(max_length=64, blank=True, help_text="The feed or file that last told of it")
+    scored_at = models.DateTimeField(null=True, help_text="When forecasters were last compared on it")
     level_confirmed_at = models.DateTimeField(null=True, help_text="When a person said that a moved price is right")
 
     class Meta:
@@ -65,6 +68,8 @@ class QuarantinedQuote(models.Model):
 class FeedState(models.Model):
     """A live feed: what to ask for, when it last worked, and when to try again."""
 
+    LATE_PERIODS = 3  # after so many periods without a success it is late
+
     KINDS = [
         ("aws", "AWS spot price history"),
         ("azure", "Azure retail prices"),
@@ -87,6 +92,11 @@ class FeedState(models.Model):
 
     class Meta:
         ordering = ["name"]
+
+    @property
+    def patience(self) -> dt.timedelta:
+        """How long a silence is no gap."""
+        return dt.timedelta(seconds=self.LATE_PERIODS * self.period_s)
 
 
 class FeedGap(models.Model):

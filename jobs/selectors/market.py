@@ -1,30 +1,16 @@
-"""Reads about the market: an offer's series, what can be had now, feeds and scores."""
+"""Reads about offers: their series on an even grid, what can be had now, and how well they are forecast."""
 
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
 
 from django.db.models import OuterRef, Q, QuerySet, Subquery
 
 from forecasting.feeds.history import series_of
 from forecasting.feeds.rows import Batch, Observation, OfferKey
 from forecasting.series import Series
-from jobs.models.market import FeedState, MarketSeriesScore, Offer, QuarantinedQuote, Quote
-
-# A feed that has had no success for this many of its periods is shown as late.
-LATE_PERIODS = 3
-
-
-@dataclass(frozen=True)
-class FeedView:
-    """A feed and how long ago it last worked."""
-
-    feed: FeedState
-    age_s: float | None
-    is_late: bool
+from jobs.models import Offer, Quote
 
 
 def offers_with_latest(*, provider: str | None = None, is_spot: bool | None = None) -> QuerySet[Offer]:
@@ -64,29 +50,3 @@ def offer_series(*, offer: Offer, start: dt.datetime, end: dt.datetime, gap_s: f
     first = min(row.at_s for row in batch.observations)
     begin = max(start.timestamp(), first)
     return series_of(batch, gap_s=gap_s, start_s=begin, end_s=end.timestamp()).get(key)
-
-
-def feeds_overview(*, now: dt.datetime) -> list[FeedView]:
-    """Every feed with the age of its last success; late when it has missed several periods."""
-    found = []
-    for feed in FeedState.objects.all():
-        age_s = (now - feed.last_success_at).total_seconds() if feed.last_success_at else None
-        late = feed.is_enabled and (age_s is None or age_s > LATE_PERIODS * feed.period_s)
-        found.append(FeedView(feed, age_s, late))
-    return found
-
-
-def feeds_due(*, now: dt.datetime) -> list[FeedState]:
-    """Enabled feeds whose next try has come."""
-    return list(FeedState.objects.filter(is_enabled=True, next_try_at__lte=now).order_by("next_try_at"))
-
-
-def scores_of_offer(*, offer: Offer) -> list[MarketSeriesScore]:
-    """The forecasters' scores on this offer, best first per target."""
-    return list(MarketSeriesScore.objects.filter(offer=offer).order_by("target", "mae"))
-
-
-def quarantine_recent(*, limit: int = 100) -> list[dict[str, Any]]:
-    """The rows last put in quarantine, with reasons."""
-    fields = ("feed", "where", "reason", "raw", "num_seen", "first_seen_at", "last_seen_at")
-    return list(QuarantinedQuote.objects.values(*fields)[:limit])

@@ -1,23 +1,20 @@
-"""Writes about the market: quotes in bulk and any number of times, feeds, scores."""
+"""Writes about the market: quotes in bulk and any number of times, and levels that a person confirms."""
 
 from __future__ import annotations
 
 import datetime as dt
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
 
 from django.db import transaction
 from django.db.models import F
 
-from forecasting.feeds.live import backoff_s
 from forecasting.feeds.quarantine import screen
 from forecasting.feeds.rows import Batch, Observation, OfferKey, Rejected
-from forecasting.forecasters.scores import Score
-from jobs.errors import Invalid
-from jobs.models.market import FeedState, MarketSeriesScore, Offer, QuarantinedQuote, Quote
+from jobs.models import Offer, QuarantinedQuote, Quote, Team
+from jobs.services.events import Actor, event_append
 
 CHUNK = 2_000
 _KEY = ("provider", "region", "zone", "instance_type", "product", "is_spot")
@@ -46,92 +43,22 @@ def quotes_import(*, batch: Batch, feed: str, now: dt.datetime, changes_only: bo
     unchanged = _drop_unchanged(batch) if changes_only else 0
     with transaction.atomic():
         offers = _offers_for(dict.fromkeys(row.key for row in batch.observations), now)
+        Offer.objects.filter(pk__in=offers.values()).exclude(feed=feed).update(feed=feed)
         new = sum(_store(batch.observations[i : i + CHUNK], offers) for i in range(0, len(batch.observations), CHUNK))
         _quarantine(batch.quarantine, feed, now)
     known = len(batch.observations) - new
     return ImportCounts(batch.num_rows, new, known, unchanged, batch.num_duplicates, len(batch.quarantine))
 
 
-def offer_level_confirm(*, offer: Offer, now: dt.datetime) -> None:
-    """A person says that the offer's moved price is right: the next import takes it as the new level."""
-    Offer.objects.filter(pk=offer.pk).update(level_confirmed_at=now)
+def offer_level_confirm(*, offer: Offer, now: dt.datetime, team: Team, actor: Actor) -> None:
+    """A person says that the offer's moved price is right: the next import takes it as the new level.
 
-
-def feed_set(
-    *, name: str, kind: str, settings: Mapping[str, Any], now: dt.datetime, period_s: int = 300, is_enabled: bool = True
-) -> FeedState:
-    """Add a feed or change it. Raises Invalid when its settings lack something."""
-    needed = {"aws": ("region", "instance_types"), "azure": ("regions", "sizes"), "csv": ("url", "columns")}
-    if kind not in needed:
-        raise Invalid(f"There is no feed of kind {kind!r}; there are {', '.join(needed)}.")
-    missing = [key for key in needed[kind] if not settings.get(key)]
-    if missing:
-        raise Invalid(f"A feed of kind {kind} needs {', '.join(missing)}.", fields={"settings": missing})
-    state, _ = FeedState.objects.update_or_create(
-        name=name,
-        defaults={
-            "kind": kind,
-            "settings": dict(settings),
-            "is_enabled": is_enabled,
-            "period_s": max(30, period_s),
-            "next_try_at": now,
-        },
-    )
-    return state
-
-
-def feed_claim(*, feed: FeedState, now: dt.datetime, lease_s: float = 300.0) -> bool:
-    """True for the one caller that may poll a due feed now; the others see it claimed for `lease_s`."""
-    claimed = FeedState.objects.filter(pk=feed.pk, is_enabled=True, next_try_at=feed.next_try_at, next_try_at__lte=now)
-    return claimed.update(next_try_at=now + dt.timedelta(seconds=lease_s), last_try_at=now) == 1
-
-
-def feed_succeeded(*, feed: FeedState, counts: ImportCounts, notes: Sequence[str], now: dt.datetime) -> None:
-    """Note a poll that worked and when the next is due."""
-    FeedState.objects.filter(pk=feed.pk).update(
-        last_success_at=now,
-        num_failures=0,
-        last_error="",
-        last_counts=asdict(counts),
-        last_notes=list(notes)[:20],
-        next_try_at=now + dt.timedelta(seconds=feed.period_s),
-    )
-
-
-def feed_failed(*, feed: FeedState, error: str, now: dt.datetime, retry_after_s: float | None = None) -> float:
-    """Note a poll that failed; returns the seconds until the next try, which grow with every failure in a row."""
-    wait_s = backoff_s(feed.name, feed.num_failures + 1, retry_after_s)
-    FeedState.objects.filter(pk=feed.pk).update(
-        num_failures=F("num_failures") + 1, last_error=error[:2000], next_try_at=now + dt.timedelta(seconds=wait_s)
-    )
-    return wait_s
-
-
-def scores_store(
-    *, offer: Offer, target: str, scores: Iterable[Score], chosen: str, reason: str, now: dt.datetime
-) -> None:
-    """Replace the scores of an offer's series by those of the latest comparison."""
-    rows = [
-        MarketSeriesScore(
-            offer=offer,
-            target=target,
-            model=score.model,
-            is_chosen=score.model == chosen,
-            mae=score.mae,
-            mase=score.mase,
-            pinball=score.pinball,
-            coverage_80=score.coverage_80,
-            num_origins=score.num_origins,
-            seconds=score.seconds,
-            fallback=(score.fallback or "")[:300],
-            reason=reason[:300] if score.model == chosen else "",
-            computed_at=now,
-        )
-        for score in scores
-    ]
+    Offers belong to no team; the event goes to the team of whoever said so.
+    """
     with transaction.atomic():
-        MarketSeriesScore.objects.filter(offer=offer, target=target).delete()
-        MarketSeriesScore.objects.bulk_create(rows)
+        Offer.objects.filter(pk=offer.pk).update(level_confirmed_at=now)
+        text = f"The moved price of {offer} is right: the next quotes are taken at the new level."
+        event_append(team=team, kind="offer.confirmed", subject=offer, now=now, actor=actor, text=text)
 
 
 def _screen(batch: Batch, now: dt.datetime) -> None:

@@ -13,8 +13,12 @@ from forecasting.feeds.live import FeedUnavailable
 from forecasting.feeds.rows import Batch, Observation, OfferKey
 from jobs.errors import Invalid
 from jobs.models import FeedState, MarketSeriesScore, Offer, QuarantinedQuote, Quote
-from jobs.selectors.market import feeds_due, feeds_overview, offer_series, offers_with_latest, quarantine_recent
+from jobs.selectors.feeds import feeds_due, feeds_overview, quarantine_recent
+from jobs.selectors.market import offer_series, offers_with_latest
+from jobs.services import feeds
 from jobs.services import market as services
+from jobs.services.events import Actor
+from tests.factories import make_cast
 from workers import market as workers
 
 pytestmark = pytest.mark.django_db
@@ -73,7 +77,7 @@ def test_the_same_reject_is_counted_and_not_stored_again():
 def test_a_moved_level_is_accepted_once_a_person_has_confirmed_it():
     imported(batch(1.0, at=NOW - dt.timedelta(days=1)))
     assert imported(batch(20.0)).quarantined == 1
-    services.offer_level_confirm(offer=Offer.objects.get(), now=NOW)
+    services.offer_level_confirm(offer=Offer.objects.get(), now=NOW, team=make_cast().team, actor=Actor("anna"))
     assert imported(batch(20.0)).stored == 1
     assert Offer.objects.get().level_confirmed_at is None
     assert imported(batch(21.0, at=NOW + dt.timedelta(hours=1))).stored == 1
@@ -122,21 +126,21 @@ def test_the_list_of_offers_with_their_latest_quotes_is_one_query(django_assert_
 
 def feed(**more):
     settings = {"url": "http://127.0.0.1:1/q.csv", "columns": {"at": "t", "price": "p"}}
-    return services.feed_set(name="quotes", kind="csv", settings=settings, now=NOW, **more)
+    return feeds.feed_set(name="quotes", kind="csv", settings=settings, now=NOW, **more)
 
 
 def test_a_feed_without_its_settings_is_refused_with_what_it_needs():
     with pytest.raises(Invalid, match="A feed of kind aws needs region, instance_types"):
-        services.feed_set(name="x", kind="aws", settings={}, now=NOW)
+        feeds.feed_set(name="x", kind="aws", settings={}, now=NOW)
     with pytest.raises(Invalid, match="there are aws, azure, csv"):
-        services.feed_set(name="x", kind="gcp", settings={}, now=NOW)
+        feeds.feed_set(name="x", kind="gcp", settings={}, now=NOW)
 
 
 def test_only_one_of_two_pollers_gets_a_due_feed():
     feed()
     one, two = FeedState.objects.get(), FeedState.objects.get()
-    assert services.feed_claim(feed=one, now=NOW)
-    assert not services.feed_claim(feed=two, now=NOW)
+    assert feeds.feed_claim(feed=one, now=NOW)
+    assert not feeds.feed_claim(feed=two, now=NOW)
 
 
 def test_a_poll_that_works_is_stored_and_shows_its_time_and_counts(monkeypatch):

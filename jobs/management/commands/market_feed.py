@@ -9,8 +9,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
 from jobs.errors import DomainError
-from jobs.selectors.market import feeds_overview
-from jobs.services.market import feed_set
+from jobs.selectors.feeds import feeds_overview
+from jobs.services.feeds import feed_set
 
 
 class Command(BaseCommand):
@@ -21,9 +21,9 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name", nargs="?")
-        parser.add_argument("--kind", default="", help="aws, azure or csv")
+        parser.add_argument("--kind", default="", help="aws, azure, csv or generated")
         parser.add_argument(
-            "--config", default="{}", help="JSON: region, instance_types | regions, sizes | url, columns"
+            "--config", default="{}", help="JSON: region, instance_types | regions, sizes | url, columns | seed"
         )
         parser.add_argument("--period", type=int, default=300, help="seconds between polls")
         parser.add_argument("--off", action="store_true", help="keep it, but do not poll")

@@ -1,4 +1,4 @@
-"""`manage.py seed_demo`: the demo team, its people, data, rules and job. Run again, it leaves alone what is there."""
+"""`manage.py seed_demo`: the demo team, its people, data, rules, market and job. Run again, it leaves alone what is there."""
 
 from typing import Any
 
@@ -16,10 +16,11 @@ from jobs.services.demo import (
     demo_rules,
     demo_team,
 )
+from jobs.services.demo_market import demo_market_seed
 
 
 class Command(BaseCommand):
-    help = "Make the demo team, its people, dataset, rules and job."
+    help = "Make the demo team, its people, dataset, rules and job, and a generated market."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--autonomy", default="ask", choices=["ask", "auto_within_limits"])
@@ -31,6 +32,7 @@ class Command(BaseCommand):
         now = timezone.now()
         team = demo_team(now=now)
         demo_rules(team=team, autonomy=options["autonomy"], now=now)
+        demo_market_seed(now=now)
         dataset = demo_dataset(team=team, now=now)
         if not options["no_job"]:
             job = demo_job(dataset=dataset, model=options["model"], goal_steps=options["steps"], now=now)
