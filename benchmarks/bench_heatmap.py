@@ -1,8 +1,8 @@
 """The heatmap of 1,000 shards x 5,000 steps: how long the API takes to answer, and how large the answer is.
 
 Five million points are stored through the same service that takes reports (it is timed too, without HTTP), then the default view,
-a zoom, the step times and the series are asked for over HTTP from a whole installation. `python benchmarks/bench_heatmap.py`, or
-`make bench-heatmap`. Writes var/bench/heatmap.json.
+a zoom, the step times and the series are asked for over HTTP from a whole installation, and Chromium, where there is one, opens the
+job's page. `python benchmarks/bench_heatmap.py`, or `make bench-heatmap`. Writes var/bench/heatmap.json.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ PORT = 9511
 NUM_SHARDS = 1000
 NUM_STEPS = 5000
 STEPS_PER_REPORT = 50
+# The picture of the cells is in the page and its next frame has come; `now()` counts from the navigation.
+PAINTED = (
+    "() => document.querySelector('[data-heatmap] .heatmaplayer image')?.getAttribute('href') && performance.now()"
+)
 ASKED = {
     "heatmap, whole job": "heatmap/",
     "heatmap, last 500 steps": f"heatmap/?from={NUM_STEPS - 500}",
@@ -78,6 +82,27 @@ def ask(path: str, cookie: str, times: int, web: psutil.Process) -> dict[str, An
     return {"p50": took[len(took) // 2], "p95": took[int(len(took) * 0.95)], "cpu": cpu, "bytes": len(body)}
 
 
+def first_paint(job: Any, cookie: str, times: int) -> list[float]:
+    """Seconds from navigation to cells on the screen, each in a browser context of its own (nothing cached); sorted."""
+    from tests.browser.server import chromium
+    from tests.services import chromium_path
+
+    executable = chromium_path()
+    if executable is None:
+        return []
+    name, value = cookie.split("=", 1)
+    took = []
+    with chromium(executable) as browser:
+        for _ in range(times):
+            context = browser.new_context(viewport={"width": 1440, "height": 900})
+            context.add_cookies([{"name": name, "value": value, "url": f"http://127.0.0.1:{PORT}"}])
+            page = context.new_page()
+            page.goto(f"http://127.0.0.1:{PORT}/jobs/{job.uuid}/", wait_until="commit")
+            took.append(page.wait_for_function(PAINTED, timeout=60_000).json_value() / 1000)
+            context.close()
+    return sorted(took)
+
+
 def _refuse(word: str) -> None:
     raise SystemExit(f"the answer holds a bare {word}")
 
@@ -95,16 +120,21 @@ def main() -> None:
         for name, path in ASKED.items():
             ask(f"/api/v1/jobs/{job.uuid}/{path}", cookie, 2, web)  # warm
             rows[name] = ask(f"/api/v1/jobs/{job.uuid}/{path}", cookie, options.times, web)
+        paints = first_paint(job, cookie, 7)
         stored = sum(f.stat().st_size for f in installation.folder.glob("counterflow.sqlite3*"))
     print(f"{'request':28}{'p50 ms':>10}{'p95 ms':>10}{'CPU ms':>10}{'bytes':>12}")
     for name, row in rows.items():
         print(f"{name:28}{row['p50']:>10.1f}{row['p95']:>10.1f}{row['cpu']:>10.1f}{row['bytes']:>12,}")
+    if paints:
+        print("first paint of the job's page, s:", ", ".join(f"{paint:.2f}" for paint in paints))
     whole = rows["heatmap, whole job"]
     figures = {
         "heatmap_p50_ms": round(whole["p50"], 1),
         "heatmap_p95_ms": round(whole["p95"], 1),
         "heatmap_cpu_ms": round(whole["cpu"], 1),
         "heatmap_bytes": whole["bytes"],
+        "first_paint_p50_s": round(paints[len(paints) // 2], 3) if paints else None,
+        "first_paint_max_s": round(paints[-1], 3) if paints else None,
         "stored_points": NUM_SHARDS * NUM_STEPS,
         "stored_bytes": stored,
         "store_points_per_cpu_s": round(NUM_SHARDS * NUM_STEPS / cpu_s),
