@@ -9,9 +9,10 @@ from typing import Any
 
 from jobs.models import Attempt
 from jobs.scheduler.failures import failure_verdict
+from jobs.selectors.proofs import awaits_proof
 from jobs.services.attempts import attempt_finish
 from jobs.services.events import SYSTEM, TRAINER
-from jobs.services.instances import instance_terminated
+from jobs.services.instances import instance_terminated, instance_terminating
 from trainer_client.backends import Observation
 
 OUTCOME_OF_EXIT = {80: "resized", 81: "preempted", 82: "stopped"}
@@ -27,15 +28,27 @@ def is_over(observed: Observation) -> bool:
 
 
 def attempt_conclude(*, attempt: Attempt, observed: Observation, now: dt.datetime) -> str:
-    """Close an attempt whose processes have gone, and stop its cost. Harmless to repeat. Returns the outcome."""
+    """Close an attempt whose processes have gone, and stop its cost. Harmless to repeat. Returns the outcome.
+
+    The machines of one that left for another size stay until its heir has loaded what it saved.
+    """
     outcome, word = ending(observed, log_tail=log_tail(attempt.run_dir), phase=attempt.status)
     if attempt.status == "running" and outcome == "failed":
         word["message"] = (word.get("message") or "") + last_signs(attempt)
     actor = TRAINER if observed.result else SYSTEM
     attempt_finish(attempt=attempt, now=now, outcome=outcome, word=word, actor=actor)
-    for instance in attempt.instances.exclude(status="terminated"):
-        instance_terminated(instance=instance, now=now, detail=outcome)
+    if awaits_proof(attempt=attempt):
+        for instance in attempt.instances.exclude(status="terminated"):
+            instance_terminating(instance=instance, now=now)
+        return outcome
+    instances_release(attempt=attempt, now=now, detail=outcome)
     return outcome
+
+
+def instances_release(*, attempt: Attempt, now: dt.datetime, detail: str) -> None:
+    """The machines of an attempt cost no more. Harmless to repeat."""
+    for instance in attempt.instances.exclude(status="terminated"):
+        instance_terminated(instance=instance, now=now, detail=detail)
 
 
 def ending(observed: Observation, *, log_tail: str, phase: str) -> tuple[str, dict[str, Any]]:

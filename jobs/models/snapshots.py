@@ -24,9 +24,24 @@ class Snapshot(StatefulModel):
     loaded_digest = models.CharField(
         max_length=80, blank=True, help_text="As loaded by the attempt that resumed from it"
     )
+    parts = models.JSONField(default=dict, help_text="Part of the state (moments, gradients, …) -> its digest")
+    loaded_parts = models.JSONField(default=dict)
+    loaded_at = models.DateTimeField(null=True)
     detail = models.TextField(blank=True)
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["attempt", "name"], name="snapshot_name_once")]
         indexes = [models.Index(fields=["job", "kind", "-step"])]
         ordering = ["job_id", "-step", "-id"]
+
+    @property
+    def proof(self) -> str:
+        """equal or different: what the newest attempt that resumed from it holds, against what was saved. Empty: not known."""
+        if not self.digest or not self.loaded_digest:
+            return ""
+        return "equal" if self.digest == self.loaded_digest else "different"
+
+    @property
+    def place(self) -> str:
+        """The step that it stands before, with the micro-batches of it that are done."""
+        return f"step {self.step:,}" + (f", {self.micro_step} micro-steps in" if self.micro_step else "")

@@ -22,7 +22,7 @@ LOST_PEER = re.compile(
 OUT_OF_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|MemoryError|can't allocate memory", re.IGNORECASE)
 DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE)
 
-RETRYABLE = ("killed", "lost_worker", "timeout", "disk_full")
+RETRYABLE = ("killed", "lost_worker", "timeout", "disk_full", "proof_failed")
 USERS = {"crashed": "user_error", "out_of_memory": "user_error"}
 
 

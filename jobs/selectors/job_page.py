@@ -12,6 +12,7 @@ from jobs.selectors.decisions import rule_record, rules_in_force
 from jobs.selectors.jobs import JobLine, job_lines
 from jobs.selectors.plans import job_plan
 from jobs.services.attempt_logs import log_tail as attempt_log_tail
+from jobs.services.resizes import resize_open, worker_limits
 from jobs.services.rules import KINDS
 
 NUM_SIDE = 6
@@ -44,6 +45,9 @@ def job_page(*, job: Job, now: dt.datetime) -> dict[str, Any]:
         "rules": rule_lines(job=job),
         "events": list(Event.objects.filter(job=job).order_by("-id")[:8]),
         "log": log_tail(job=job, num_lines=10),
+        "resize": resize_open(job=job),
+        "worker_limits": worker_limits(job=job),
+        "can_resize": job.status == "running" and bool(attempts) and "resize" in attempts[0].capabilities,
         "plan": job_plan(job=job, now=now) if job.status == "draft" else None,
     }
 

@@ -14,6 +14,8 @@ from jobs.scheduler.failures import failure_verdict
 from jobs.services.directives import directives_expire
 from jobs.services.events import SYSTEM, TRAINER, Actor
 from jobs.services.jobs import job_end
+from jobs.services.proofs import proof_take
+from jobs.services.resizes import resizes_nudge
 from jobs.services.tokens import token_create
 from jobs.services.transitions import state_move
 from jobs.states import ATTEMPT_LIVE
@@ -71,8 +73,7 @@ def attempt_start(*, attempt: Attempt, now: dt.datetime, hello: dict[str, Any]) 
             attempt, "running", now=now, actor=TRAINER, running_at=now, text=f"{attempt} runs on {fields['world_size']} workers.",
             **fields,
         )  # fmt: skip
-        if attempt.resumed_from is not None and hello.get("loaded_digest"):
-            Snapshot.objects.filter(pk=attempt.resumed_from.pk).update(loaded_digest=hello["loaded_digest"])
+        snapshot = proof_take(attempt=attempt, hello=hello, now=now)
         Worker.objects.bulk_create(
             [Worker(attempt=attempt, rank=rank, host=hello.get("host", "")) for rank in range(fields["world_size"])],
             ignore_conflicts=True,
@@ -81,6 +82,14 @@ def attempt_start(*, attempt: Attempt, now: dt.datetime, hello: dict[str, Any]) 
         if job.status in ("queued", "recovering"):
             extra: dict[str, Any] = {} if job.started_at else {"started_at": now}
             state_move(job, "running", now=now, actor=TRAINER, text=f"{job.name} runs.", **extra)
+        resizes_nudge(job_id=job.pk, now=now)
+        if snapshot is not None and snapshot.proof == "different":
+            attempt_finish(
+                attempt=attempt,
+                now=now,
+                outcome="failed",
+                word={"failure_class": "proof_failed", "message": snapshot.detail},
+            )
     return attempt
 
 
@@ -107,6 +116,7 @@ def attempt_finish(
                 # A spool may still be replayed: the token lives on for a day.
                 type(token).objects.filter(pk=token.pk).update(expires_at=now + dt.timedelta(days=1))
             _settle_job(attempt, outcome, word, now)
+            resizes_nudge(job_id=attempt.job_id, now=now)
     except StaleWrite:
         return  # the watch and the trainer said it in the same moment
 
@@ -126,7 +136,7 @@ def _settle_job(attempt: Attempt, outcome: str, word: dict[str, Any], now: dt.da
     elif outcome == "failed" and (failure_class := _given_up(job, word)) is not None:
         job_end(job=job, to="failed", now=now, failure_class=failure_class, message=word.get("message") or "")
     else:
-        _recover(job, now)
+        _recover(job, now, outcome)
 
 
 def _given_up(job: Job, word: dict[str, Any]) -> str | None:
@@ -137,12 +147,14 @@ def _given_up(job: Job, word: dict[str, Any]) -> str | None:
     return None if job.attempts.filter(status="failed").count() < MAX_ATTEMPTS else "controller"
 
 
-def _recover(job: Job, now: dt.datetime) -> None:
+def _recover(job: Job, now: dt.datetime, outcome: str) -> None:
     from jobs.services.commands import command_issue
 
     if job.status == "paused":
         state_move(job, "running", now=now, actor=SYSTEM, text=f"{job.name} lost its held attempt.")
     if job.status == "running":
-        state_move(job, "recovering", now=now, text=f"{job.name} recovers from the loss of an attempt.")
+        moves, lost = f"moves to {job.num_workers} workers", "recovers from the loss of an attempt"
+        text = f"{job.name} {moves if outcome == 'resized' else lost}."
+        state_move(job, "recovering", now=now, text=text)
     number = job.attempts.count() + 1
     command_issue(job=job, kind="launch", key=f"launch:{job.uuid}:{number}", now=now, queue="urgent")

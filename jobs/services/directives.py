@@ -58,6 +58,7 @@ def directive_acknowledge(
 ) -> None:
     """Note the trainer's word. Repeats and unknown ids change nothing."""
     from jobs.services.decisions import decision_applied, decision_failed
+    from jobs.services.resizes import resizes_nudge
 
     directive = attempt.directives.select_related("decision", "command").filter(uuid=directive_uuid).first()
     if directive is None or directive.status not in ("issued", "delivered"):
@@ -77,6 +78,8 @@ def directive_acknowledge(
         return  # another worker of the API took the same acknowledgement
     if to == "applied":
         mirror_applied(directive)
+    if directive.action == "resize":
+        resizes_nudge(job_id=attempt.job_id, now=now)
     if directive.decision is None:
         return
     others = directive.decision.directives.filter(status__in=("issued", "delivered")).exclude(pk=directive.pk)

@@ -28,25 +28,32 @@ def snapshot_note(
     num_bytes: int = 0,
     digest: str = "",
     detail: str = "",
+    parts: dict[str, str] | None = None,
 ) -> Snapshot:
-    """Record a snapshot or move it on. Repeats, and words that would take it back, change nothing."""
+    """Record a snapshot or move it on. Repeats, and words that would take it back, change nothing.
+
+    A later attempt may speak of a snapshot of an earlier one: that it is corrupt, or pruned.
+    """
     fields: dict[str, Any] = {
         "uri": uri,
         "num_bytes": num_bytes,
         "digest": digest,
         "detail": detail,
         "world_size": world_size,
+        "parts": parts or {},
     }
-    found = Snapshot.objects.filter(attempt=attempt, name=name).first()
+    found = Snapshot.objects.filter(job_id=attempt.job_id, name=name).order_by("-id").first()
     if found is None:
         try:
             return _first_word(attempt, name, kind, status, step, micro_step, now, fields)
         except IntegrityError:  # the same word arrived twice at once
             found = Snapshot.objects.get(attempt=attempt, name=name)
     if status in NEXT["Snapshot"][found.status]:
-        known = {k: v for k, v in fields.items() if v}
+        known = {k: v for k, v in fields.items() if v and (k != "world_size" or attempt.pk == found.attempt_id)}
         try:
-            state_move(found, status, now=now, actor=TRAINER, text=_sentence(kind, step, status), **known)
+            state_move(
+                found, status, now=now, actor=TRAINER, text=_sentence(kind, found.place, status, detail), **known
+            )
         except StaleWrite:
             found.refresh_from_db()
     return found
@@ -69,11 +76,11 @@ def _first_word(
     )  # fmt: skip
     event_append(
         team=attempt.job.team, job=attempt.job, kind=f"snapshot.{status}", subject=snapshot, now=now, actor=TRAINER,
-        text=_sentence(kind, step, status),
+        text=_sentence(kind, snapshot.place, status, fields["detail"]),
     )  # fmt: skip
     return snapshot
 
 
-def _sentence(kind: str, step: int, status: str) -> str:
+def _sentence(kind: str, place: str, status: str, detail: str) -> str:
     what = "Weights" if kind == "weights" else "Snapshot"
-    return f"{what} of step {step:,} {status}."
+    return f"{what} of {place} {status}" + (f": {detail}" if status == "corrupt" and detail else ".")

@@ -18,12 +18,14 @@ from jobs.models import Decision, Job, JobShard
 from jobs.selectors.jobs import job_lines
 from jobs.selectors.plans import job_plan
 from jobs.services.jobs import job_cancel, job_pause, job_resume, job_submit
+from jobs.services.resizes import job_resize
 from jobs.services.shard_stats import may_report, shard_stats_add
 from webapp.api.auth import MayIngest
 from webapp.api.door import ReadDoor, idempotent
 from webapp.api.filters import Words
 from webapp.api.jobfile import job_planned, job_written
 from webapp.api.shapes import jobs as shape
+from webapp.api.shapes.decisions import CommandShape
 from webapp.api.shapes.fields import Nothing
 from webapp.api.strict import StrictJSONParser, YAMLParser
 
@@ -117,6 +119,18 @@ class Jobs(ReadDoor):
     def resume(self, request: Request, id: str) -> Response:
         """Let a held trainer go on."""
         return Response(self.told(job_resume(job=self.row("operator"), now=self.now, actor=self.actor)))
+
+    @extend_schema(request=shape.ResizeInput, responses={202: CommandShape})
+    @action(detail=True, methods=["post"])
+    @idempotent
+    def resize(self, request: Request, id: str) -> Response:
+        """Go on with another number of workers, from the very micro-step. The answer is the order; `/commands/{id}/` shows its end.
+
+        409 while it cannot be: the job does not run, a resize is under way, its trainer does not know how.
+        """
+        num_workers = self.body(shape.ResizeInput)["num_workers"]
+        order = job_resize(job=self.row("operator"), num_workers=num_workers, now=self.now, actor=self.actor)
+        return Response(CommandShape(order).data, status=202)
 
     @extend_schema(request=shape.ReasonInput, responses=shape.JobFull)
     @action(detail=True, methods=["post"])

@@ -22,6 +22,7 @@ from rest_framework.views import APIView
 
 from jobs.errors import DomainError
 from jobs.models import ShardRevision
+from jobs.selectors.proofs import attempt_proof
 from jobs.services.attempts import attempt_finish, attempt_must_write, attempt_start
 from jobs.services.directives import directives_deliver
 from jobs.services.report_form import PROTOCOL, report_parse
@@ -52,6 +53,7 @@ from webapp.api.trainer_forms import (
     StartForm,
     finish_fields,
     form_parse,
+    parts_of,
     plain,
     start_fields,
 )
@@ -116,6 +118,8 @@ class StartView(TrainerView):
     def post(self, request: Request, speaker: Speaker, body: bytes) -> Answer:
         word, now = form_parse(StartForm, body), timezone.now()
         attempt = attempt_start(attempt=attempt_of(speaker), now=now, hello=start_fields(word))
+        if attempt.status == "failed" and attempt_proof(attempt=attempt) == "different":
+            raise Refusal(409, "attempt_superseded", f"{attempt.detail} Stop: another attempt takes over.")
         directives = [directive_form(d) for d in directives_deliver(attempt=attempt, now=now)]
         return answer_json(
             {"protocol": PROTOCOL, "server_time": now, "directives": directives, "report_interval_s": REPORT_INTERVAL_S}
@@ -140,7 +144,8 @@ class SnapshotsView(TrainerView):
         snapshot_note(
             attempt=attempt, name=plain(word.snapshot, 120), kind=word.kind, status=word.status, step=word.step,
             micro_step=word.micro_step, world_size=word.world_size, uri=plain(word.uri, 500), num_bytes=word.num_bytes,
-            digest=plain(word.digest, 80), detail=plain(word.detail, MAX_MESSAGE), now=timezone.now(),
+            digest=plain(word.digest, 80), detail=plain(word.detail, MAX_MESSAGE), parts=parts_of(word.parts),
+            now=timezone.now(),
         )  # fmt: skip
         return answer_json({})
 

@@ -14,6 +14,8 @@ from jobs.states import FAILURE_CLASSES
 Step = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 Name = Annotated[str, Meta(min_length=1, max_length=120)]
+Parts = dict[Annotated[str, Meta(max_length=40)], Annotated[str, Meta(max_length=80)]]
+MAX_PARTS = 100
 MAX_MESSAGE = 4_000
 
 
@@ -28,6 +30,7 @@ class StartForm(Struct):
     shards: list[dict[str, Any]] = []
     resumed_from: str | None = None
     loaded_digest: str | None = None
+    loaded_parts: Parts | None = None
     memory: Any = None
 
 
@@ -42,6 +45,7 @@ class SnapshotForm(Struct):
     uri: Annotated[str, Meta(max_length=500)] = ""
     num_bytes: Count = 0
     digest: Annotated[str, Meta(max_length=80)] = ""
+    parts: Parts | None = None
     detail: str = ""
 
 
@@ -80,8 +84,15 @@ def start_fields(word: StartForm) -> dict[str, Any]:
         "capabilities": [plain(c, 40) for c in word.capabilities],
         "versions": {plain(k, 40): plain(v or "", 80) for k, v in list(word.versions.items())[:100]},
         "host": plain(word.host, 200),
+        "resumed_from": plain(word.resumed_from or "", 120) or None,
         "loaded_digest": plain(word.loaded_digest or "", 80) or None,
+        "loaded_parts": parts_of(word.loaded_parts),
     }
+
+
+def parts_of(parts: dict[str, str] | None) -> dict[str, str]:
+    """Digests by part of a training state."""
+    return {plain(name, 40): plain(digest, 80) for name, digest in list((parts or {}).items())[:MAX_PARTS]}
 
 
 def finish_fields(word: FinishForm) -> dict[str, Any]:

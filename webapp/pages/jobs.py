@@ -18,6 +18,7 @@ from jobs.selectors.job_page import job_page, log_tail
 from jobs.selectors.jobs import ORDERS, SHOWS, job_counts, job_lines, jobs_listed
 from jobs.services.events import Actor
 from jobs.services.jobs import job_cancel, job_create, job_pause, job_resume, job_submit
+from jobs.services.resizes import job_resize
 from webapp.pages.door import PageRequest, fetch_in_team, must, page
 from webapp.pages.forms.jobs import JobForm
 from webapp.pages.once import once, once_number
@@ -110,7 +111,15 @@ def _cancel(request: PageRequest, job: Job) -> str:
     return f"{job.name} is stopped. Its workers are being released."
 
 
-ACTIONS = {"submit": _submit, "pause": _pause, "resume": _resume, "cancel": _cancel}
+def _resize(request: PageRequest, job: Job) -> str:
+    typed = request.POST.get("num_workers", "").strip()
+    if not typed.isascii() or not typed.isdigit() or len(typed) > 6:
+        raise Conflict(f"{typed[:20]!r} is not a number of workers.")
+    order = job_resize(job=job, num_workers=int(typed), now=timezone.now(), actor=Actor.person(request.user))
+    return f"{job.name} goes on with {order.args['num_workers']} workers as soon as its trainer has saved its state."
+
+
+ACTIONS = {"submit": _submit, "pause": _pause, "resume": _resume, "cancel": _cancel, "resize": _resize}
 
 
 @require_POST
@@ -123,4 +132,7 @@ def job_act(request: PageRequest, key: uuid.UUID, action: str) -> HttpResponse:
         messages.success(request, ACTIONS[action](request, row))
     except Conflict as error:
         messages.warning(request, f"Nothing was changed: {error.message}")
+    except Invalid as error:
+        hints = " ".join(hint for hints in error.extra.get("fields", {}).values() for hint in hints)
+        messages.warning(request, f"Nothing was changed: {error.message} {hints}")
     return redirect("job", row.uuid)

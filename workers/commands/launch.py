@@ -62,7 +62,7 @@ def _opened(work: Work) -> Attempt | None:
 
 def _newest_snapshot(job: Job) -> Snapshot | None:
     good = job.snapshots.filter(kind="gradient", status__in=("verified", "complete"))
-    return good.order_by("-step", "-id").first()
+    return good.order_by("-step", "-micro_step", "-id").first()
 
 
 def _predecessors_gone(work: Work, attempt: Attempt, backend: Backend) -> None:

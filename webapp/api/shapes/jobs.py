@@ -148,6 +148,12 @@ class ReasonInput(Input):
     reason = serializers.CharField(max_length=2000, required=False, allow_blank=True, default="")
 
 
+class ResizeInput(Input):
+    num_workers = serializers.IntegerField(
+        min_value=1, max_value=4096, help_text="Within the job file's resources.nodes"
+    )
+
+
 class PlanShape(serializers.Serializer[Any]):
     """What a job would take. What cannot be said is null, and `reasons` says why."""
 
@@ -237,5 +243,9 @@ class SnapshotShape(StatefulShape):
     uri = serializers.CharField()
     num_bytes = serializers.IntegerField()
     digest = serializers.CharField()
-    loaded_digest = serializers.CharField()
+    loaded_digest = serializers.CharField(help_text="As loaded by the newest attempt that resumed from it")
+    proof = serializers.CharField(help_text="equal, different, or empty while no attempt has resumed from it")
+    parts = serializers.DictField(child=serializers.CharField(), help_text="Digest of each part of the state")
+    loaded_parts = serializers.DictField(child=serializers.CharField())
+    loaded_at = serializers.DateTimeField(allow_null=True)
     detail = serializers.CharField()

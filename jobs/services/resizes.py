@@ -1,0 +1,121 @@
+"""Resizes: a running job goes on with another number of workers, from the very micro-step at which it left.
+
+Ordered here, carried out by `workers/commands/resize.py`. The number that is wanted changes together with the order to the trainer:
+whatever ends the attempt after that, the next one has the new size.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from django.db import transaction
+
+from jobs.errors import Conflict, Invalid
+from jobs.models import Attempt, Command, Directive, Job
+from jobs.services.commands import command_issue, command_ring
+from jobs.services.directives import directive_issue
+from jobs.services.events import SYSTEM, TRAINER, Actor, event_append
+from jobs.states import JOB_OVER
+
+MAX_WORKERS = 4096
+OPEN = ("issued", "claimed")
+
+
+def worker_limits(*, job: Job) -> tuple[int, int]:
+    """Fewest and most workers that the job may have: by its job file, and one sample of the global batch for each."""
+    nodes = (job.config.get("resources") or {}).get("nodes") or {}
+    most = min(MAX_WORKERS, int(job.training.get("global_batch") or MAX_WORKERS))
+    return int(nodes.get("min") or 1), min(most, int(nodes.get("max") or most))
+
+
+def resize_open(*, job: Job) -> Command | None:
+    """The resize that is under way, if there is one."""
+    return Command.objects.filter(job=job, kind="resize", status__in=OPEN).order_by("-id").first()
+
+
+@transaction.atomic
+def job_resize(*, job: Job, num_workers: int, now: dt.datetime, actor: Actor = SYSTEM) -> Command:
+    """Order another number of workers. `Invalid` for a number that the job may not have, `Conflict` where it cannot be now."""
+    job = Job.objects.select_for_update().select_related("team").get(pk=job.pk)
+    size_check(job=job, num_workers=num_workers)
+    _must_be_possible(job, num_workers)
+    number = Command.objects.filter(job=job, kind="resize").count() + 1
+    command = command_issue(
+        job=job,
+        kind="resize",
+        key=f"resize:{job.uuid}:{number}",
+        args={"num_workers": num_workers, "before": job.num_workers},
+        queue="urgent",
+        now=now,
+        actor=actor,
+    )
+    text = f"{job.name}: {num_workers} workers ordered instead of {job.num_workers}."
+    event_append(team=job.team, job=job, kind="job.resize", subject=job, now=now, actor=actor, text=text)
+    return command
+
+
+def size_check(*, job: Job, num_workers: int) -> None:
+    """Raise `Invalid` for a number of workers outside the job's limits."""
+    low, high = worker_limits(job=job)
+    if not low <= num_workers <= high:
+        hint = f"From {low} to {high}: the limits of its job file and its global batch of {job.training.get('global_batch')}."
+        raise Invalid(f"{job.name} cannot have {num_workers} workers.", fields={"num_workers": [hint]})
+
+
+def _must_be_possible(job: Job, num_workers: int) -> None:
+    attempt = job.attempts.order_by("-fence").first()
+    if job.status in JOB_OVER:
+        raise Conflict(f"{job.name} is {job.status}: there is nothing left to resize.", status=job.status)
+    if job.status == "paused":
+        raise Conflict(f"{job.name} is paused: let it go on first, then resize it.", status=job.status)
+    if (under_way := resize_open(job=job)) is not None:
+        wanted = under_way.args.get("num_workers")
+        raise Conflict(f"A resize to {wanted} workers is under way; wait for its end.", command=str(under_way.uuid))
+    if job.status != "running" or attempt is None or attempt.status != "running":
+        raise Conflict(f"{job.name} has no running attempt; it can be resized as soon as it trains.", status=job.status)
+    if "resize" not in attempt.capabilities:
+        raise Conflict("Its trainer does not know how to be resized; stop it and start it with another size.")
+    if job.num_workers == num_workers:
+        raise Conflict(f"{job.name} has {num_workers} workers already.", num_workers=num_workers)
+
+
+@transaction.atomic
+def resize_begin(*, command: Command, attempt: Attempt, now: dt.datetime) -> Directive:
+    """The order to the trainer, and the number for every attempt that follows. Harmless to repeat."""
+    num_workers = int(command.args["num_workers"])
+    Job.objects.filter(pk=command.job_id).exclude(status__in=JOB_OVER).update(num_workers=num_workers)
+    return directive_issue(
+        attempt=attempt,
+        action="resize",
+        args={"num_workers": num_workers},
+        now=now,
+        command=command,
+        decision=command.decision,
+    )
+
+
+def resize_take_back(*, command: Command) -> None:
+    """The trainer has refused: the job keeps the size that it had."""
+    before, wanted = command.args.get("before"), command.args["num_workers"]
+    if before is not None:
+        Job.objects.filter(pk=command.job_id, num_workers=wanted).update(num_workers=before)
+
+
+def resize_done(*, command: Command, heir: Attempt, proof: str, took_s: float, now: dt.datetime) -> None:
+    """Say how it went, once."""
+    words = {
+        "equal": "it loaded exactly what was saved",
+        "none": "it names no snapshot or no digest, so nothing was compared",
+    }
+    text = f"{command.job.name} trains on {heir.world_size} workers, {took_s:.1f} s after the last ones left; {words[proof]}."
+    event_append(
+        team=command.job.team, job=command.job, kind="job.resized", subject=command.job, now=now, actor=TRAINER, text=text,
+        data={"attempt": str(heir.uuid), "proof": proof, "took_s": round(took_s, 3)},
+    )  # fmt: skip
+
+
+def resizes_nudge(*, job_id: int, now: dt.datetime) -> None:
+    """Something that a resize waits for has happened: its command is due now, and not at the next sweep."""
+    for command in Command.objects.filter(job_id=job_id, kind="resize", status="issued"):
+        Command.objects.filter(pk=command.pk, status="issued").update(due_at=now)
+        command_ring(command)

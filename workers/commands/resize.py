@@ -1,0 +1,78 @@
+"""`resize`: the trainer saves and leaves, the next attempt starts at the new size, and then the old machines go.
+
+A crash at any point is repaired by the next execution: the attempt that has to leave is named in the command, and the rest is read
+from the rows. The launch itself is the `launch` command that the end of every attempt brings.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from jobs.errors import Invalid
+from jobs.models import Attempt, Directive
+from jobs.selectors.proofs import attempt_proof, heir_of
+from jobs.services.commands import command_note
+from jobs.services.resizes import resize_begin, resize_done, resize_take_back, size_check
+from jobs.states import ATTEMPT_LIVE, JOB_OVER
+from workers.commands.registry import NotYet, Permanent, Result, Work, handles
+from workers.endings import instances_release
+
+LOOK_AGAIN = dt.timedelta(seconds=2)  # a nudge usually comes first
+
+
+@handles("resize")
+def resize(work: Work) -> Result:
+    """Bring the job to the ordered number of workers. Harmless to repeat."""
+    _check(work)
+    left = _attempt_to_leave(work)
+    directive = resize_begin(command=work.command, attempt=left, now=work.now())
+    _heed_refusal(work, directive)
+    if left.status in ATTEMPT_LIVE:
+        raise NotYet("The trainer saves its state and leaves.", LOOK_AGAIN)
+    heir = heir_of(attempt=left)
+    if heir is None:
+        raise NotYet("The workers of the new size are being started.", LOOK_AGAIN)
+    return _conclude(work, left, heir)
+
+
+def _check(work: Work) -> None:
+    work.job.refresh_from_db()
+    if work.job.status in JOB_OVER:
+        raise Permanent(f"The job is {work.job.status}.")
+    wanted = work.args.get("num_workers")
+    if isinstance(wanted, bool) or not isinstance(wanted, int):
+        raise Permanent(f'"num_workers" is {wanted!r}; a whole number is needed.')
+    try:
+        size_check(job=work.job, num_workers=wanted)
+    except Invalid as error:
+        raise Permanent(error.extra["fields"]["num_workers"][0]) from error
+
+
+def _attempt_to_leave(work: Work) -> Attempt:
+    """The attempt that ran when the order was first looked at."""
+    rows = work.job.attempts.select_related("job", "job__team")
+    if named := work.command.result.get("left"):
+        return rows.get(uuid=named)
+    attempt = rows.filter(status__in=ATTEMPT_LIVE).order_by("-fence").first()
+    if attempt is None or attempt.status == "starting":
+        raise NotYet("No attempt trains yet; the order waits for one.", LOOK_AGAIN)
+    command_note(command=work.command, left=str(attempt.uuid))
+    return attempt
+
+
+def _heed_refusal(work: Work, directive: Directive) -> None:
+    directive.refresh_from_db()
+    if directive.status == "refused":
+        resize_take_back(command=work.command)
+        raise Permanent(f"The trainer refused: {directive.detail}")
+
+
+def _conclude(work: Work, left: Attempt, heir: Attempt) -> dict[str, Any]:
+    """The new workers train: let the machines of the old ones go, and say what it took."""
+    instances_release(attempt=left, now=work.now(), detail=left.status)
+    assert heir.running_at is not None
+    took_s = (heir.running_at - left.ended_at).total_seconds() if left.ended_at else 0.0
+    proof = attempt_proof(attempt=heir)
+    resize_done(command=work.command, heir=heir, proof=proof, took_s=took_s, now=work.now())
+    return {"attempt": str(heir.uuid), "proof": proof, "took_s": round(took_s, 3)}
