@@ -4,13 +4,12 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery
-from django.db import connection
 from django.utils import timezone
 
 from jobs.models import Command
@@ -151,46 +150,6 @@ def test_a_broker_that_is_away_costs_a_moment_and_no_error(monkeypatch: pytest.M
     assert time.monotonic() - started < 3
     command = command_issue(job=make_job(), kind="launch", key="no broker", now=timezone.now())
     assert command in commands_due(now=timezone.now())
-
-
-@pytest.mark.django_db(transaction=True)
-def test_four_workers_and_a_writer_share_the_database_without_a_lock_error() -> None:
-    job = make_job()
-    ids = [command_issue(job=job, kind="launch", key=f"k{i}", now=timezone.now()).pk for i in range(40)]
-    claimed: list[int] = []
-    errors: list[Exception] = []
-    stop = threading.Event()
-
-    def claim_all() -> None:
-        for pk in ids:
-            if command_claim(command_id=pk, now=timezone.now()) is not None:
-                claimed.append(pk)
-
-    def write_on() -> None:
-        from jobs.services.operations import heartbeat_record
-
-        while not stop.is_set():
-            heartbeat_record(name=f"writer:{threading.get_ident()}", now=timezone.now())
-            time.sleep(0.002)
-
-    def guarded(action: Callable[[], None]) -> None:
-        try:
-            action()
-        except Exception as error:  # noqa: BLE001 (any error in a thread must reach the test)
-            errors.append(error)
-        finally:
-            connection.close()
-
-    writer = threading.Thread(target=guarded, args=[write_on])
-    claimers = [threading.Thread(target=guarded, args=[claim_all]) for _ in range(4)]
-    for thread in [writer, *claimers]:
-        thread.start()
-    for thread in claimers:
-        thread.join(60)
-    stop.set()
-    writer.join(10)
-    assert errors == []
-    assert sorted(claimed) == ids
 
 
 def test_defaults_that_lose_or_repeat_work_are_set_otherwise() -> None:
