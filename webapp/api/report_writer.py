@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from jobs.errors import DomainError
 from jobs.services.reports import Incoming, Stored, reports_store
+from webapp.api.checkpoints import Checkpointer, leave_to_checkpointer
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class ReportWriter:
 
     def __init__(self) -> None:
         self.waiting: queue.Queue[Order] = queue.Queue(MOST_WAITING)
+        self.checkpointer = Checkpointer() if connection.vendor == "sqlite" else None
         threading.Thread(target=self._run, name="report-writer", daemon=True).start()
 
     def offer(self, order: Order) -> bool:
@@ -59,6 +61,8 @@ class ReportWriter:
             orders = self._group(first)
             for order, outcome in zip(orders, self._store(orders), strict=True):
                 order.done(outcome)
+            if self.checkpointer is not None:
+                self.checkpointer.written()
 
     def _group(self, first: Order) -> list[Order]:
         """`first` and what else waits, up to a size."""
@@ -94,6 +98,7 @@ def _open_durably() -> None:
     if connection.connection is None and connection.vendor == "sqlite":
         with connection.cursor() as cursor:
             cursor.execute("PRAGMA synchronous=FULL")
+        leave_to_checkpointer()
 
 
 _writer: ReportWriter | None = None
