@@ -6,7 +6,7 @@ process group (world of one). torch is imported here and in the files that train
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -34,6 +34,19 @@ class Agreement:
         dist.all_reduce(tensor, group=self._group)
         return [int(value) for value in tensor.tolist()]
 
+    def sum_later(self, values: Sequence[int]) -> Callable[[], list[int]]:
+        """As `sum`, without waiting: the returned function waits (collective; so ranks may drift apart in between)."""
+        if self.world_size == 1:
+            return lambda: [int(value) for value in values]
+        tensor = torch.tensor(values, dtype=torch.int64)
+        work = dist.all_reduce(tensor, group=self._group, async_op=True)
+
+        def settle() -> list[int]:
+            work.wait()
+            return [int(value) for value in tensor.tolist()]
+
+        return settle
+
     def sum_floats(self, values: torch.Tensor) -> torch.Tensor:
         """Sum of a float64 CPU tensor over ranks, in place."""
         if self.world_size > 1:
@@ -56,7 +69,32 @@ class Agreement:
         dist.all_gather_object(box, value, group=self._group)
         return box
 
+    def collect(self, tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]] | None:
+        """Every rank's tensors as copies in CPU memory, by rank, on rank 0; None on the others. Their number may differ."""
+        shapes = self.gather([(tuple(tensor.shape), tensor.dtype) for tensor in tensors])
+        if self.rank > 0:
+            for tensor in tensors:
+                dist.send(_as_bytes(tensor.detach().cpu()), 0, group=self._group)
+            return None
+        found = [[tensor.detach().to("cpu", copy=True) for tensor in tensors]]
+        for rank in range(1, self.world_size):
+            found.append([torch.empty(shape, dtype=dtype) for shape, dtype in shapes[rank]])
+            for tensor in found[-1]:
+                dist.recv(_as_bytes(tensor), rank, group=self._group)
+        return found
+
+    def copy_from_first(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Make these equal to rank 0's, in place."""
+        if self.world_size > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor.detach(), 0)
+
     def barrier(self) -> None:
         """Wait for all ranks."""
         if self.world_size > 1:
             dist.barrier(group=self._group)
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as bytes: any type can travel."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8)

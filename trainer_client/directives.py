@@ -7,7 +7,7 @@ ready does its second half make the change.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from trainer_client.agreement import Agreement
@@ -77,9 +77,9 @@ class DirectiveDesk:
                 raise RuntimeError(f"a change of an earlier attempt cannot be repeated at step {step}: {answer.detail}")
         return bool(entries)
 
-    def apply_due(self, step: int, held: bool) -> bool:
+    def apply_due(self, step: int, held: bool, only: Container[str] | None = None) -> bool:
         """Rank 0's due directives on all ranks, one after the other (collective); whether there were any."""
-        own = self._inbox.due(step, held) if self._agreement.rank == 0 else None
+        own = self._inbox.due(step, held, only) if self._agreement.rank == 0 else None
         items: list[ReadyDirective] = self._agreement.broadcast(own)
         for item in items:
             answer = self._run(item.directive, item.data, step, journal=True)

@@ -119,9 +119,10 @@ class BatchSource:
     def num_micro_batches(self, plan: Plan) -> int:
         return -(-len(plan) // self.micro_batch)
 
-    def build(self, plan: Plan, indices: Sequence[int]) -> list[MicroBatch]:
-        """The micro-batches with these places in the global batch."""
-        bounds = [(index * self.micro_batch, min((index + 1) * self.micro_batch, len(plan))) for index in indices]
+    def build(self, plan: Plan, indices: Sequence[int], micro_batch: int | None = None) -> list[MicroBatch]:
+        """The micro-batches with these places in the global batch; `micro_batch` samples each, if not as usual."""
+        size = micro_batch or self.micro_batch
+        bounds = [(index * size, min((index + 1) * size, len(plan))) for index in indices]
         rows = [row for start, stop in bounds for row in range(start, stop)]
         encoded = dict(zip(rows, self._encoded(plan, rows), strict=True))
         return [
@@ -154,8 +155,3 @@ def collate(index: int, encoded: Sequence[Encoded], shard: np.ndarray, pad: int)
         labels[row, item.supervised_from : len(item.ids)] = item.ids[item.supervised_from :]
     supervised = sum(item.num_supervised() for item in encoded)
     return MicroBatch(index, torch.from_numpy(input_ids), torch.from_numpy(labels), np.asarray(shard), supervised)
-
-
-def phantom(pad: int) -> MicroBatch:
-    """A micro-batch without a supervised token, for a rank that has none in a step but must join the collective."""
-    return collate(-1, [Encoded((pad, pad), 2)], np.zeros(1, dtype=np.int64), pad)

@@ -18,12 +18,13 @@ from transformers.utils import logging as transformers_logging
 from trainer_client import protocol
 from trainer_client.agreement import Agreement
 from trainer_client.encoding import BatchSource, Encoder
+from trainer_client.fence import StaleAttempt
 from trainer_client.finetune_config import ConfigError, FinetuneConfig
 from trainer_client.journal import Journal, write_durably
 from trainer_client.mixture import MixtureError, ShardedMixture
 from trainer_client.models import ModelError, add_lora, obtain_model
 from trainer_client.options import BidirectionalOptions
-from trainer_client.saving import find_resume
+from trainer_client.saving import find_resume, set_aside
 from trainer_client.session import Session, SessionConfig
 from trainer_client.sharddata import ShardDataError, ShardEntry, ShardSet, load_shard_config
 from trainer_client.snapshots import SnapshotCorrupt
@@ -49,6 +50,11 @@ def run_worker(config: FinetuneConfig) -> int:
     session.install_signal_handlers()
     try:
         return _train(config, session)
+    except StaleAttempt as error:
+        log.error("%s", error)
+        return session.finish(
+            outcome="stopped", step=session.next_step, exit_code=protocol.EXIT_SUPERSEDED, message=str(error)
+        )
     except USER_ERRORS as error:
         log.error("%s", error)
         return _fail(session, protocol.EXIT_BAD_CONFIG, "user_error", str(error))
@@ -82,9 +88,7 @@ def init_process_group() -> None:
 def _train(config: FinetuneConfig, session: Session) -> int:
     entries = load_shard_config(config.shard_config)
     trainer = build_trainer(config, session, entries)
-    loaded = _resume_point(config, session) if config.resume else None
-    if loaded is not None:
-        trainer.resume(loaded)
+    resume_if_asked(trainer, config)
     if session.rank == 0:
         config.run_dir.mkdir(parents=True, exist_ok=True)
         write_durably(config.run_dir / "config.json", json.dumps(config.public(), indent=1).encode())
@@ -115,6 +119,9 @@ def build_trainer(config: FinetuneConfig, session: Session, entries: list[ShardE
         snapshot_every=config.snapshot_every,
         export_every=config.export_every,
         eval_every=config.eval_every,
+        fidelity=config.fidelity,
+        check_every=config.check_every,
+        async_snapshots=config.async_snapshots,
         on_nonfinite=config.on_nonfinite,
     )
     return BidirectionalTrainer(
@@ -151,8 +158,11 @@ def training_arguments(config: FinetuneConfig) -> TrainingArguments:
     )
 
 
-def _resume_point(config: FinetuneConfig, session: Session) -> LoadedState | None:
-    """The newest good snapshot, after comparing it with the flags."""
+def resume_if_asked(trainer: BidirectionalTrainer, config: FinetuneConfig) -> LoadedState | None:
+    """Let the trainer go on from the newest good snapshot, after comparing it with the flags (collective)."""
+    session, root = trainer.session, config.gradient_snapshot_dir
+    if not config.resume:
+        return None
 
     def refuse(path: Path, why: str) -> None:
         step = int(path.name.split("-")[1])
@@ -161,7 +171,11 @@ def _resume_point(config: FinetuneConfig, session: Session) -> LoadedState | Non
         )
         session.say(f"{why}; the snapshot before is used", "error")
 
-    loaded = find_resume(config.gradient_snapshot_dir, session.agreement, refuse)
+    def fall_back(loaded: LoadedState, why: str) -> LoadedState | None:
+        set_aside(loaded.snapshot, why, session.agreement, refuse)
+        return find_resume(root, session.agreement, refuse)
+
+    loaded = find_resume(root, session.agreement, refuse)
     if loaded is None:
         session.say("no snapshot to resume from: starting at step 0")
         return None
@@ -171,6 +185,7 @@ def _resume_point(config: FinetuneConfig, session: Session) -> LoadedState | Non
             f"--steps {config.steps}: the snapshot was planned for {planned} steps; give that, or leave out --resume"
         )
     session.say(f"resuming before step {loaded.step} from {loaded.snapshot.name}")
+    trainer.resume(loaded, fall_back)
     return loaded
 
 
@@ -178,7 +193,7 @@ def _conclude(trainer: BidirectionalTrainer, session: Session) -> int:
     """The last snapshot and export, then the last word."""
     leave, step = trainer.leave, trainer.state.global_step
     if leave is None:
-        trainer.saver.save(step)
+        trainer.saver.save(step)  # waits for one that is still being written
         if trainer.options.eval_every:
             trainer.evaluate_held_out(step)
         if trainer.options.export_every and session.rank == 0:

@@ -46,11 +46,14 @@ class FinetuneConfig:
     eval_every: int = 0
     eval_fraction: float = 0.0
     on_nonfinite: str = "skip"
+    fidelity: str = "same_world"
+    check_every: int = 50
+    async_snapshots: bool = False
     weights: dict[str, float] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raise `ConfigError` naming the first flag that is out of range."""
-        for name in ("steps", "global_batch", "micro_batch"):
+        for name in ("steps", "global_batch", "micro_batch", "check_every"):
             _require(getattr(self, name) >= 1, name, "must be at least 1")
         for name in ("snapshot_every", "export_every", "eval_every", "lora", "max_gpus", "warmup_steps"):
             _require(getattr(self, name) >= 0, name, "must not be negative")
@@ -105,6 +108,7 @@ def parser() -> argparse.ArgumentParser:
         ("lora", int, "rank of LoRA adapters, 0 for full fine-tuning"),
         ("lora_alpha", int, "LoRA alpha, 0 for twice the rank"),
         ("snapshot_every", int, "steps between snapshots, 0 for none"),
+        ("check_every", int, "micro-steps between looks for directives inside a step"),
         ("export_every", int, "steps between exports of the weights, 0 for none"),
         ("eval_every", int, "steps between evaluations, 0 for none"),
         ("eval_fraction", float, "share of each shard held out for evaluation"),
@@ -113,6 +117,13 @@ def parser() -> argparse.ArgumentParser:
     add("--lr_schedule", choices=SCHEDULES, default=default.lr_schedule)
     add("--dtype", choices=("fp32", "bf16"), default=default.dtype)
     add("--on_nonfinite", choices=("skip", "apply", "stop"), default="skip", help="what to do with a NaN gradient")
+    add(
+        "--fidelity",
+        choices=("same_world", "exact"),
+        default=default.fidelity,
+        help="equal bits after a resume with as many workers, or with any number",
+    )
+    add("--async_snapshots", action="store_true", help="copy the state in memory and write it while training goes on")
     add("--resume", action="store_true", help="go on from the newest snapshot that verifies, if there is one")
     add("--weights", type=json.loads, default={}, help="JSON object of sampling weights, such as '{\"de_ui\": 2.0}'")
     return made

@@ -10,8 +10,9 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
+from itertools import takewhile
 
 from trainer_client.protocol import Ack, Directive
 from trainer_client.transport import FetchError
@@ -59,22 +60,29 @@ class DirectiveInbox:
         with self._lock:
             self._seen[ack.id] = ack
 
-    def due(self, step: int, held: bool = False) -> list[ReadyDirective]:
+    def due(self, step: int, held: bool = False, only: Container[str] | None = None) -> list[ReadyDirective]:
         """What may be applied before `step`, in order of arrival. Taken out for good.
 
-        A run that is `held` reaches no later step, so `resume` is due then whatever step it names.
+        A run that is `held` reaches no later step, so `resume` is due then whatever step it names. With `only`, nothing that
+        came behind an action not in it.
         """
         with self._lock:
-            ready = [key for key in self._order if key in self._ready and self._is_due(key, step, held)]
+            ready = self._due_keys(step, held, only)
             self._order = [key for key in self._order if key not in ready]
             return [self._ready.pop(key) for key in ready]
 
-    def anything_due(self, step: int, held: bool = False) -> bool:
+    def anything_due(self, step: int, held: bool = False, only: Container[str] | None = None) -> bool:
         """A cheap look for the control point of every step."""
         if not self._ready:
             return False
         with self._lock:
-            return any(self._is_due(key, step, held) for key in self._ready)
+            return bool(self._due_keys(step, held, only))
+
+    def _due_keys(self, step: int, held: bool, only: Container[str] | None) -> list[str]:
+        due = [key for key in self._order if key in self._ready and self._is_due(key, step, held)]
+        if only is None:
+            return due
+        return list(takewhile(lambda key: self._ready[key].directive.action in only, due))
 
     def _is_due(self, key: str, step: int, held: bool) -> bool:
         directive = self._ready[key].directive

@@ -33,8 +33,12 @@ def sample_losses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Ten
 
 @dataclass
 class ShardSums:
-    """One rank's sums over the micro-batches of a step. Tensors stay on the device until `collect`."""
+    """One rank's sums over the micro-batches of a step. Tensors stay on the device until `collect`.
 
+    `carried`: sums of the same step from before it was taken up again; they come first, as if nothing had been in between.
+    """
+
+    carried: dict[int, tuple[float, int, int]] = field(default_factory=dict)
     _losses: list[torch.Tensor] = field(default_factory=list)
     _tokens: list[torch.Tensor] = field(default_factory=list)
     _shards: list[np.ndarray] = field(default_factory=list)
@@ -48,14 +52,16 @@ class ShardSums:
     def collect(self) -> dict[int, tuple[float, int, int]]:
         """Shard index -> (loss sum in nats, supervised tokens, samples); float64 sums, NaN stays NaN of its own shard."""
         if not self._shards:
-            return {}
-        shard = np.concatenate(self._shards)
-        losses = torch.cat(self._losses).double().cpu().numpy()
-        tokens = torch.cat(self._tokens).cpu().numpy()
+            return dict(self.carried)
+        before = list(self.carried.values())
+        num_new = sum(len(part) for part in self._shards)
+        shard = np.concatenate([np.array(list(self.carried), dtype=np.int64), *self._shards])
+        losses = np.concatenate([[part[0] for part in before], torch.cat(self._losses).double().cpu().numpy()])
+        tokens = np.concatenate([[part[1] for part in before], torch.cat(self._tokens).cpu().numpy()])
+        samples = np.concatenate([[part[2] for part in before], np.ones(num_new)])
         present, inverse = np.unique(shard, return_inverse=True)
-        loss_sum = np.bincount(inverse, weights=losses)
-        token_sum = np.bincount(inverse, weights=tokens)
-        samples = np.bincount(inverse)
+        columns = [np.bincount(inverse, weights=column) for column in (losses, tokens, samples)]
         return {
-            int(name): (float(loss_sum[at]), int(token_sum[at]), int(samples[at])) for at, name in enumerate(present)
+            int(name): (float(columns[0][at]), int(columns[1][at]), int(columns[2][at]))
+            for at, name in enumerate(present)
         }

@@ -12,6 +12,10 @@ class BidirectionalOptions:
 
     `on_nonfinite`: a step whose gradient is not finite is `skip`ped (default), or `apply`d as plain Trainer would, or it
     `stop`s the run. It is always flagged, counted and logged; after `max_nonfinite` in a row the run ends as diverged.
+
+    `fidelity`: after a resize the weights are the `same_world`'s bit by bit if the world is the same, else up to rounding; or
+    `exact`ly those of any other sequence of worlds. `check_every`: micro-steps between looks for directives inside a step.
+    `async_snapshots`: periodic snapshots are copied in memory and written while training goes on.
     """
 
     snapshot_dir: Path
@@ -21,7 +25,14 @@ class BidirectionalOptions:
     keep_snapshots: int = 2
     on_nonfinite: str = "skip"
     max_nonfinite: int = 10
+    fidelity: str = "same_world"
+    check_every: int = 50
+    async_snapshots: bool = False
 
     def __post_init__(self) -> None:
         if self.on_nonfinite not in {"skip", "apply", "stop"}:
             raise ValueError(f"on_nonfinite must be skip, apply or stop, not {self.on_nonfinite!r}")
+        if self.fidelity not in {"same_world", "exact"}:
+            raise ValueError(f"fidelity must be same_world or exact, not {self.fidelity!r}")
+        if self.check_every < 1:
+            raise ValueError(f"check_every must be at least 1, not {self.check_every}")

@@ -1,96 +1,256 @@
-"""Taking a boundary snapshot on all ranks, and finding the one to resume from."""
+"""Taking a snapshot on all ranks, at once or behind the back of the training, and finding the one to resume from."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import pickle
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from trainer_client.accumulation import Piece
 from trainer_client.agreement import Agreement
-from trainer_client.snapshots import Snapshot, SnapshotCorrupt, SnapshotStore
-from trainer_client.training_state import LoadedState, capture_rng, model_state, read_state, write_state
+from trainer_client.digests import combined_digest, part_digests, state_digest
+from trainer_client.fence import Fence, StaleAttempt
+from trainer_client.partialstep import PartialStep
+from trainer_client.snapshots import Snapshot, SnapshotStore
+from trainer_client.staging import staged
+from trainer_client.training_state import LoadedState, capture_rng, digest_parts, model_state, read_state, write_state
 
 if TYPE_CHECKING:
     from trainer_client.trainer import BidirectionalMixin
 
 log = logging.getLogger("counterflow.saving")
 
+UNREADABLE = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, EOFError, pickle.UnpicklingError)
+
+
+@dataclass
+class Draft:
+    """What rank 0 writes: everything that goes into one snapshot, and how that went."""
+
+    head: dict[str, Any]
+    tensors: dict[str, Any]
+    gradients: list[dict[str, Piece]]
+    trouble: str = ""
+    stale: bool = False
+    done: threading.Event = field(default_factory=threading.Event)
+
 
 class StateSaver:
-    """`save(step)` is collective; the outcome is known to all ranks in the same step."""
+    """All methods but `failed` are collective, so that every rank knows the outcome.
+
+    A save with `wait=False` returns when the state has been copied; a thread of rank 0 writes, without any collective. Its
+    outcome is known to all ranks after `settle`, which the next save, the end of the run and a failure bring about.
+    """
 
     def __init__(self, trainer: BidirectionalMixin) -> None:
         self._trainer = trainer
-        self.store = SnapshotStore(trainer.options.snapshot_dir)
-        self._saved: tuple[int, list[str]] | None = None
+        config = trainer.session.config
+        self._fence = Fence(trainer.options.snapshot_dir, config.fence, config.attempt)
+        self.store = SnapshotStore(trainer.options.snapshot_dir, guard=self._fence.held)
+        self.saved: tuple[Any, ...] | None = None
+        self.stale = False
+        self._draft: Draft | None = None
+        self._under_way = False
 
-    def save(self, step: int) -> str:
-        """Write the state as of before `step`; why it failed, or nothing. A failure leaves the snapshot before in force."""
-        state = (step, list(self._trainer.session.desk.applied))
-        if state == self._saved:
-            return ""
-        rng = self._trainer.agreement.gather(capture_rng())
-        trouble = self._write(step, rng) if self._trainer.session.rank == 0 else None
-        trouble = str(self._trainer.agreement.broadcast(trouble) or "")
-        self._saved = None if trouble else state
-        return trouble
+    def claim(self) -> None:
+        """Take over from older attempts; `StaleAttempt` on all ranks where a newer one has."""
+        trouble = ""
+        if self._trainer.session.rank == 0:
+            try:
+                self._fence.claim()
+            except StaleAttempt as error:
+                trouble = str(error)
+        trouble = self._trainer.agreement.broadcast(trouble)
+        if trouble:
+            raise StaleAttempt(trouble)
 
-    def _write(self, step: int, rng: list[dict[str, Any]]) -> str:
-        """Rank 0: write, read back, announce; only then may the oldest one go."""
-        report = self._trainer.session.report_snapshot
-        try:
-            snapshot = self.store.write(step, lambda folder: write_state(folder, self._head(step), self._tensors(rng)))
-            self.store.verify(snapshot.path)
-        except (OSError, RuntimeError, ValueError) as error:
-            trouble = f"snapshot before step {step} failed: {type(error).__name__}: {error}"
-            self._trainer.session.say(trouble, "error")
+    def save(self, step: int, partial: PartialStep | None = None, *, wait: bool = True) -> str:
+        """Write the state as of before `step`, or in the midst of it; why it failed, or nothing.
+
+        A failure leaves the snapshot before in force. What has been saved already is not saved again.
+        """
+        key = self.key(step, partial.work.num_done if partial else 0)
+        trouble = self.settle() if self._under_way else ""
+        if key == self.saved:
             return trouble
-        told = {"snapshot": snapshot.name, "kind": "gradient", "step": step, "uri": snapshot.uri}
-        report(status="verified", num_bytes=snapshot.num_bytes, digest=snapshot.digest, **told)
-        for name in self.store.prune(self._trainer.options.keep_snapshots):
-            uri = (self.store.root / name).resolve().as_uri()
-            report(snapshot=name, kind="gradient", status="deleted", step=int(name.split("-")[1]), uri=uri)
-        return ""
+        self._draft = self._drafted(step, partial, copy=not wait)
+        self._under_way = True
+        if self._draft is not None:
+            self._start(self._draft, wait)
+        self.saved = key
+        return self.settle() if wait else ""
 
-    def _head(self, step: int) -> dict[str, Any]:
+    def key(self, step: int, micro_step: int) -> tuple[Any, ...]:
+        """What makes one state of this run different from another."""
+        return step, micro_step, tuple(self._trainer.session.desk.applied)
+
+    def failed(self) -> bool:
+        """Whether a write of this rank has ended badly without all ranks knowing it yet. Not collective."""
+        draft = self._draft
+        return draft is not None and draft.done.is_set() and bool(draft.trouble)
+
+    def settle(self) -> str:
+        """Wait for the snapshot under way; why it failed, or nothing."""
+        if not self._under_way:
+            return ""
+        draft, self._draft, self._under_way = self._draft, None, False
+        if draft is not None:
+            draft.done.wait()
+        outcome = (draft.trouble, draft.stale) if draft is not None else None
+        trouble, stale = self._trainer.agreement.broadcast(outcome)
+        self.stale = self.stale or stale
+        if trouble:
+            self.saved = None
+        return str(trouble)
+
+    # -- what goes in -------------------------------------------------------------------------------------------------
+
+    def _drafted(self, step: int, partial: PartialStep | None, *, copy: bool) -> Draft | None:
+        """Bring together what the ranks hold (collective); rank 0 gets it, copied if training goes on meanwhile."""
         trainer = self._trainer
+        own = {"rng": capture_rng(), "sums": partial.sums if partial else {}}
+        by_rank = trainer.agreement.gather(own)
+        gradients = self._collected(partial.pieces) if partial is not None else []
+        if trainer.session.rank > 0:
+            return None
+        tensors = self._tensors(by_rank)
+        head = self._head(step, partial, gradients)
+        return Draft(head, staged(tensors) if copy else tensors, gradients)
+
+    def _collected(self, pieces: Any) -> list[dict[str, Piece]]:
+        """The pieces of every rank in CPU memory, on rank 0."""
+        agreement = self._trainer.agreement
+        names = agreement.gather([(key, name) for key, piece in pieces.items() for name in piece])
+        tensors = agreement.collect([tensor for piece in pieces.values() for tensor in piece.values()])
+        found: list[dict[str, Piece]] = []
+        for rank_names, rank_tensors in zip(names, tensors or (), strict=False):
+            found.append({})
+            for (key, name), tensor in zip(rank_names, rank_tensors, strict=True):
+                found[-1].setdefault(key, {})[name] = tensor
+        return found
+
+    def _head(self, step: int, partial: PartialStep | None, gradients: Sequence[dict[str, Piece]]) -> dict[str, Any]:
+        trainer = self._trainer
+        mode = trainer.accumulation.mode
+        under_way = partial.head(mode) | {"held": [list(pieces) for pieces in gradients]} if partial else None
         return {
-            "version": 1,
+            "version": 2,
             "step": step,
-            "micro_step": 0,
+            "micro_step": partial.work.num_done if partial else 0,
+            "partial": under_way,
             "world_size": trainer.session.world_size,
             "planned_steps": trainer.args.max_steps,
             "seed": trainer.args.seed,
+            "fidelity": mode,
+            "compute": compute_environment(),
             "mixture": trainer.source.mixture.state_dict(step),
             "training": trainer.controls.state(),
             "applied": list(trainer.session.desk.applied),
+            "evaluation_due": trainer.evaluation_due,
             "nonfinite_steps": trainer.guard.count,
         }
 
-    def _tensors(self, rng: list[dict[str, Any]]) -> dict[str, Any]:
+    def _tensors(self, by_rank: Sequence[dict[str, Any]]) -> dict[str, Any]:
         trainer = self._trainer
         return {
             "model": model_state(trainer.model),
             "optimizer": trainer.optimizer.state_dict(),
             "scheduler": trainer.lr_scheduler.state_dict(),
-            "rng": {str(rank): state for rank, state in enumerate(rng)},
+            "rng": {str(rank): own["rng"] for rank, own in enumerate(by_rank)},
+            "sums": {
+                str(rank): {shard: list(values) for shard, values in own["sums"].items()}
+                for rank, own in enumerate(by_rank)
+            },
         }
+
+    # -- rank 0, possibly in a thread ---------------------------------------------------------------------------------
+
+    def _start(self, draft: Draft, wait: bool) -> None:
+        if wait:
+            self._write(draft)
+        else:
+            threading.Thread(target=self._write, args=(draft,), name="counterflow-snapshot", daemon=True).start()
+
+    def _write(self, draft: Draft) -> None:
+        """Write, read back, announce; only then may the oldest one go."""
+        where = f"snapshot before step {draft.head['step']}"
+        try:
+            self._write_and_announce(draft)
+        except StaleAttempt as error:
+            draft.trouble, draft.stale = f"{where} was not written: {error}", True
+        except (OSError, RuntimeError, ValueError) as error:
+            draft.trouble = f"{where} failed: {type(error).__name__}: {error}"
+            self._trainer.session.say(draft.trouble, "error")
+        finally:
+            draft.done.set()
+
+    def _write_and_announce(self, draft: Draft) -> None:
+        report, step = self._trainer.session.report_snapshot, draft.head["step"]
+        head = draft.head | proof(draft.head, draft.tensors, [state_digest({"pieces": p}) for p in draft.gradients])
+        snapshot = self.store.write(step, lambda folder: write_state(folder, head, draft.tensors, draft.gradients))
+        self.store.verify(snapshot.path)
+        told = {"snapshot": snapshot.name, "kind": "gradient", "step": step, "uri": snapshot.uri}
+        told |= {"micro_step": head["micro_step"], "num_bytes": snapshot.num_bytes, "digest": head["digest"]}
+        report(status="verified", **told)
+        for name in self.store.prune(self._trainer.options.keep_snapshots):
+            uri = (self.store.root / name).resolve().as_uri()
+            report(snapshot=name, kind="gradient", status="deleted", step=int(name.split("-")[1]), uri=uri)
+
+
+def proof(head: dict[str, Any], tensors: dict[str, Any], gradients: Sequence[str]) -> dict[str, Any]:
+    """Digests by which a later attempt shows that it holds the same state."""
+    parts = part_digests(digest_parts(head, tensors["model"], tensors["optimizer"], tensors["scheduler"], gradients))
+    return {"digest": combined_digest(parts), "digest_parts": parts, "gradient_digests": list(gradients)}
+
+
+def compute_environment() -> dict[str, Any]:
+    """What equal bits depend on beside the program: threads and instruction set."""
+    return {"num_threads": torch.get_num_threads(), "cpu": torch.backends.cpu.get_cpu_capability()}
 
 
 def find_resume(
     root: Path, agreement: Agreement, on_corrupt: Callable[[Path, str], None] | None = None
 ) -> LoadedState | None:
-    """The state to go on from on every rank, or None (collective). Rank 0 verifies; torn snapshots are passed over."""
-    found: Snapshot | None = None
-    if agreement.rank == 0:
-        found = SnapshotStore(root).latest_verified(on_corrupt)
-    found = agreement.broadcast(found)
-    if found is None:
-        return None
+    """The state to go on from on every rank, or None (collective).
+
+    Rank 0 verifies. A snapshot that is torn, or whole but not to be read by any rank, is set aside and the one before is used.
+    """
+    while True:
+        found: Snapshot | None = None
+        if agreement.rank == 0:
+            found = SnapshotStore(root).latest_verified(on_corrupt)
+        found = agreement.broadcast(found)
+        if found is None:
+            return None
+        loaded, trouble = _read(found)
+        troubles = [text for text in agreement.gather(trouble) if text]
+        if not troubles:
+            return loaded
+        set_aside(found, f"{found.name} verifies but cannot be read: {troubles[0]}", agreement, on_corrupt)
+
+
+def _read(found: Snapshot) -> tuple[LoadedState | None, str]:
     try:
-        loaded = read_state(found)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise SnapshotCorrupt(f"{found.name} verifies but cannot be read: {error}") from error
+        return read_state(found), ""
+    except OSError:
+        raise  # the disk, not the snapshot: another start may read it
+    except UNREADABLE as error:
+        return None, f"{type(error).__name__}: {error}"
+
+
+def set_aside(
+    snapshot: Snapshot, why: str, agreement: Agreement, on_corrupt: Callable[[Path, str], None] | None
+) -> None:
+    """Rename it `corrupt-…` (rank 0), so that no later start stumbles over it; then all ranks go on (collective)."""
+    if agreement.rank == 0:
+        log.error("snapshot set aside: %s", why)
+        snapshot.path.rename(snapshot.path.with_name(f"corrupt-{snapshot.name}"))
+        if on_corrupt is not None:
+            on_corrupt(snapshot.path, why)
     agreement.barrier()
-    return loaded

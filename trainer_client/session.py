@@ -22,7 +22,7 @@ import platform
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ __all__ = ["Control", "DirectiveRefused", "Leave", "Session", "SessionConfig"]
 START_WAIT_S = 3.0
 FINISH_WAIT_S = 10.0
 HOLD_POLL_S = 0.2
+INSIDE_STEP = frozenset({"snapshot", "resize", "stop"})  # directives that can be followed while a step is under way
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +139,16 @@ class Session:
         resumed_from: str | None = None,
         loaded_digest: str | None = None,
         applied: Sequence[str] = (),
+        inside_step: bool = False,
     ) -> None:
         """Begin reporting (collective). Waits a few seconds at most for the server.
 
-        `shards`: (id, num_samples); `applied`: ids of journaled directives that the resumed state already contains.
+        `shards`: (id, num_samples); `applied`: ids of journaled directives that the resumed state already contains;
+        `inside_step`: `start_step` is under way already, so that changes can take effect after it only.
         """
         self._started_at = time.monotonic()
         self.next_step = start_step
-        self.desk.load_journal(start_step, applied)
+        self.desk.load_journal(start_step + inside_step, applied)
         if self.reporter is None:
             return
         self.reporter.start()
@@ -249,19 +252,44 @@ class Session:
                 self._leave = Leave("stopped", protocol.EXIT_SUPERSEDED, "a newer attempt exists", save=False)
             elif due:
                 changed = self.desk.apply_due(step, self._held) or changed
-            if terminated and self._leave is None:
-                self._leave = Leave("preempted", protocol.EXIT_PREEMPTED, "told to leave (SIGTERM)")
+            self._note_termination(terminated)
             if self._leave is not None or not self._held:
                 return Control(step, added, changed, self._leave)
             time.sleep(HOLD_POLL_S)
 
     def _flags(self, step: int) -> tuple[int, int, int]:
-        superseded = self.reporter is not None and self.reporter.superseded
         due = self.rank == 0 and self._inbox.anything_due(step, self._held)
-        return int(due), int(self._terminated.is_set()), int(superseded)
+        return int(due), int(self._terminated.is_set()), int(self._superseded())
+
+    def _superseded(self) -> bool:
+        return self.reporter is not None and self.reporter.superseded
+
+    def ask(self, step: int, *, directives: bool = False) -> Callable[[], Leave | None]:
+        """A control point inside optimizer step `step`, in two halves (both collective).
+
+        This one does not wait. The returned function, called after the next piece of work, waits for all ranks, applies the
+        directives that can be followed inside a step (if asked for), and says whether all leave now.
+        """
+        due = directives and self.rank == 0 and self._inbox.anything_due(step, False, INSIDE_STEP)
+        answer = self.agreement.sum_later([int(due), int(self._terminated.is_set()), int(self._superseded())])
+
+        def settle() -> Leave | None:
+            some_due, terminated, superseded = answer()
+            if superseded:
+                self._leave = Leave("stopped", protocol.EXIT_SUPERSEDED, "a newer attempt exists", save=False)
+            elif some_due:
+                self.desk.apply_due(step, False, INSIDE_STEP)
+            self._note_termination(terminated)
+            return self._leave
+
+        return settle
+
+    def _note_termination(self, terminated: int) -> None:
+        if terminated and self._leave is None:
+            self._leave = Leave("preempted", protocol.EXIT_PREEMPTED, "told to leave (SIGTERM)")
 
     def request_leave(self, leave: Leave) -> None:
-        """Leave before the next step; for handlers, hence equal on all ranks."""
+        """All leave: at once where a step is under way (`ask`), else before the next. For handlers, hence equal on all ranks."""
         self._leave = leave
 
     def _pause(self, args: dict[str, Any], data: bytes | None, step: int) -> Commit:

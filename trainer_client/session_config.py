@@ -14,7 +14,10 @@ from trainer_client.transport import read_token
 
 @dataclass(frozen=True)
 class SessionConfig:
-    """Where to report. Without endpoint or attempt nothing is sent; `offline` keeps reports in the spool only."""
+    """Where to report. Without endpoint or attempt nothing is sent; `offline` keeps reports in the spool only.
+
+    `fence` orders the attempts of a job: the newest has the highest. 0 where nobody gave one.
+    """
 
     run_dir: Path
     endpoint: str = ""
@@ -22,6 +25,7 @@ class SessionConfig:
     token: str = ""
     job: str = ""
     offline: bool = False
+    fence: int = 0
 
     @classmethod
     def from_env(cls, run_dir: Path | None = None, endpoint: str = "") -> SessionConfig:
@@ -34,6 +38,7 @@ class SessionConfig:
             token=read_token(),
             job=env.get("COUNTERFLOW_JOB", ""),
             offline=env.get("COUNTERFLOW_OFFLINE", "") == "1",
+            fence=int(env.get("COUNTERFLOW_FENCE") or 0),
         )
 
 

@@ -15,6 +15,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,10 +48,13 @@ class Snapshot:
 
 
 class SnapshotStore:
-    """The snapshots of one job in one folder. One writer at a time (rank 0)."""
+    """The snapshots of one job in one folder. One writer at a time (rank 0).
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    `guard()` is entered for what others see, the rename and the deletion; it raises where this writer may not (any more).
+    """
+
+    def __init__(self, root: Path, guard: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        self.root, self._guard = root, guard
 
     def write(self, step: int, fill: Callable[[Path], None], details: dict[str, Any] | None = None) -> Snapshot:
         """Let `fill(folder)` write files, then make them one snapshot. On any failure nothing counts and nothing is left."""
@@ -63,7 +67,8 @@ class SnapshotStore:
             files = {path.name: _measure(path, sync=True) for path in sorted(draft.iterdir())}
             manifest = {"version": 1, "name": name, "step": step, "files": files} | (details or {})
             write_durably(draft / MANIFEST, json.dumps(manifest, indent=1).encode())
-            os.rename(draft, self.root / name)
+            with self._guard():
+                os.rename(draft, self.root / name)
             sync_folder(self.root)
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
@@ -109,13 +114,14 @@ class SnapshotStore:
 
     def prune(self, keep: int) -> list[str]:
         """Delete all but the newest `keep`, and drafts that a killed writer left; names of the snapshots deleted."""
-        for draft in self.root.glob(".writing-*"):
-            shutil.rmtree(draft, ignore_errors=True)
-        old = self.candidates()[keep:]
-        for path in old:
-            doomed = path.with_name(f".deleting-{path.name}")
-            path.rename(doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
+        with self._guard():
+            for draft in self.root.glob(".writing-*"):
+                shutil.rmtree(draft, ignore_errors=True)
+            old = self.candidates()[keep:]
+            for path in old:
+                doomed = path.with_name(f".deleting-{path.name}")
+                path.rename(doomed)
+                shutil.rmtree(doomed, ignore_errors=True)
         return [path.name for path in old]
 
 

@@ -2,36 +2,43 @@
 
 One step of the Trainer's own loop is one optimizer step over the whole global batch; the micro-batches of a rank are done
 inside `training_step`. So the step counter means optimizer steps everywhere, and a global batch may be cut into any number
-of micro-batches and ranks, also such that do not divide it.
+of micro-batches and ranks, also such that do not divide it, and be put down and taken up again between two micro-batches.
 
 Call order per rank: construct, `resume(...)` if there is a snapshot, `train()`, then look at `leave`.
 """
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from transformers import Trainer
 
+from trainer_client.accumulation import Accumulation, SumAccumulation
 from trainer_client.controls import MixtureControls
-from trainer_client.encoding import BatchSource, MicroBatch, phantom
+from trainer_client.encoding import BatchSource, MicroBatch
 from trainer_client.evaluation import evaluate_shards
 from trainer_client.export import WeightsExporter
-from trainer_client.loss import ShardSums, sample_losses
-from trainer_client.mixture import rank_share
+from trainer_client.loss import sample_losses
 from trainer_client.nonfinite import NonfiniteGuard
 from trainer_client.options import BidirectionalOptions
+from trainer_client.partialstep import PartialStep
 from trainer_client.permutation import combine
+from trainer_client.protocol import EXIT_SUPERSEDED
+from trainer_client.resuming import FallBack, Resumption, check_fidelity
 from trainer_client.saving import StateSaver
 from trainer_client.session import Leave, Session
-from trainer_client.training_state import LoadedState, load_model_state, load_optimizer_state, restore_rng
+from trainer_client.stepping import LeftInStep, StepBatch, StepRunner
+from trainer_client.training_state import LoadedState
+from trainer_client.treeaccumulation import TreeAccumulation
+from trainer_client.workshare import StepWork
 
 log = logging.getLogger("counterflow.trainer")
 
@@ -41,16 +48,6 @@ else:
     _Base = object
 
 _MICRO_SEED = 31
-
-
-@dataclass
-class StepBatch:
-    """This rank's micro-batches of one optimizer step, and the supervised tokens of all ranks together."""
-
-    step: int
-    micro: list[MicroBatch]
-    num_supervised: int
-    begun_at: float = field(default_factory=time.perf_counter)
 
 
 class _Steps:
@@ -81,19 +78,21 @@ class BidirectionalMixin(_Base):
         self.leave: Leave | None = None
         self.guard = NonfiniteGuard(options, session.say)
         self.last_evaluation: dict[str, tuple[float, int, int]] = {}
-        self._loaded: LoadedState | None = None
-        self._sums = ShardSums()
+        self.evaluation_due = False  # one that was cut off, to be made up for
+        self.accumulation: Accumulation
+        self._resumption: Resumption | None = None
         self._norm: float | None = None
         self.applied_lr = 0.0
-        self._forward_done_at = 0.0
-        self._compute_s: float | None = None
+        self.forward_done_at = 0.0
         self._batch: StepBatch | None = None
         self._check_args()
         self.exporter = WeightsExporter(
             options.snapshot_dir, self.model, self.processing_class, session.report_snapshot
         )
         self.controls = MixtureControls(self)
+        self.runner = StepRunner(self)
         self.saver = StateSaver(self)
+        self.saver.claim()
 
     def _check_args(self) -> None:
         args = self.args
@@ -105,48 +104,51 @@ class BidirectionalMixin(_Base):
             )
         args.logging_nan_inf_filter = False  # the filter would show a clean curve over a ruined run
 
-    # -- resume -------------------------------------------------------------------------------------------------------
+    # -- begin and end ------------------------------------------------------------------------------------------------
 
-    def resume(self, loaded: LoadedState) -> None:
-        """Continue from `loaded`; before `train()`. Parameters and data position are put back now."""
-        load_model_state(self.model, loaded.tensors["model"])
-        self.source.mixture.load_state_dict(loaded.head["mixture"])
-        self._loaded = loaded
+    def resume(self, loaded: LoadedState, fall_back: FallBack | None = None) -> None:
+        """Continue from `loaded`; before `train()`, which puts everything back."""
+        check_fidelity(self, loaded)
+        self._resumption = Resumption(self, loaded, fall_back)
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """As Trainer's; returns None where all ranks left inside a step."""
+        try:
+            return super().train(*args, **kwargs)
+        except LeftInStep:
+            self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
+            self.is_in_train = False
+            return None
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
+        # Gradients are exchanged by `accumulation`: a model that also did it by itself would count them twice.
+        self.accelerator.prepare_model = functools.partial(self.accelerator.prepare_model, evaluation_mode=True)
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
-        loaded = self._loaded
-        if loaded is not None:
-            load_optimizer_state(self.optimizer, loaded.tensors["optimizer"])
-            self.lr_scheduler.load_state_dict(loaded.tensors["scheduler"])
-            self.controls.restore(loaded.head["training"])
-            saved = loaded.tensors["rng"].get(str(self.session.rank))
-            own = restore_rng(saved, seed=self.args.seed, step=loaded.step, rank=self.session.rank)
-            if not own or loaded.head["world_size"] != self.session.world_size:
-                self.session.say(
-                    f"resumed with {self.session.world_size} workers from {loaded.head['world_size']}: micro-batches keep "
-                    "their own random streams, ranks without a saved stream got a new one"
-                )
+        self.agreement.copy_from_first(chain(self.model.parameters(), self.model.buffers()))
+        trained = [(name, part) for name, part in self.model.named_parameters() if part.requires_grad]
+        kind = TreeAccumulation if self.options.fidelity == "exact" else SumAccumulation
+        self.accumulation = kind(trained, self.agreement)
+        if self._resumption is not None:
+            self._resumption.put_back()
+            self.state.global_step = self._resumption.loaded.step
         self._start_session(max_steps)
         return prepared
 
     def _start_session(self, max_steps: int) -> None:
-        loaded = self._loaded
+        resumption = self._resumption
+        loaded = resumption.loaded if resumption else None
         self.session.start(
             planned_steps=max_steps,
             start_step=loaded.step if loaded else 0,
             shards=list(self.source.mixture.num_samples().items()),
             resumed_from=loaded.snapshot.name if loaded else None,
-            loaded_digest=loaded.snapshot.digest if loaded else None,
+            loaded_digest=resumption.digest if resumption else None,
             applied=loaded.head["applied"] if loaded else (),
+            inside_step=loaded is not None and loaded.partial is not None,
         )
         self.controls.take_past_data(self.session.desk.past)
-
-    def _init_training_state(self, *args: Any, **kwargs: Any) -> Any:
-        position = super()._init_training_state(*args, **kwargs)
-        if self._loaded is not None:
-            self.state.global_step = self._loaded.step
-        return position
+        if loaded is not None:
+            self.saver.saved = self.saver.key(loaded.step, int(loaded.head["micro_step"]))
 
     # -- data ---------------------------------------------------------------------------------------------------------
 
@@ -157,6 +159,8 @@ class BidirectionalMixin(_Base):
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> tuple[list[Any], None]:
         """Control point and global batch of the next step; an empty list ends the loop."""
         step = self.state.global_step
+        if self.evaluation_due:
+            self.evaluate_held_out(step)
         batch = None if step >= self.args.max_steps or self.leave else self._agreed_batch(step)
         if batch is None:
             self.control.should_training_stop = True
@@ -166,45 +170,73 @@ class BidirectionalMixin(_Base):
 
     def _agreed_batch(self, step: int) -> StepBatch | None:
         """All ranks agree on what applies at `step` and on the token count of its global batch; None to leave."""
+        partial = self._resumption.partial if self._resumption is not None else None
+        if partial is not None:
+            return self._resumed_batch(step, partial)
         while True:
-            micro = self._own_micro_batches(step)
-            tokens = sum(item.num_supervised for item in micro)
-            control = self.session.control_point(step, [tokens])
+            batch = self._fresh_batch(step)
+            control = self.session.control_point(step, [batch.num_supervised, int(self.saver.failed())])
+            if control.sums[1]:
+                self.saver.settle()
             if control.leave is not None:
                 self._leave_with(control.leave, step)
                 return None
             if not control.changed:
-                return StepBatch(step, micro, control.sums[0])
+                return replace(batch, num_supervised=control.sums[0])
 
-    def _own_micro_batches(self, step: int) -> list[MicroBatch]:
+    def _fresh_batch(self, step: int) -> StepBatch:
+        """A whole step; `num_supervised` counts this rank's tokens."""
         plan = self.source.mixture.plan(step)
-        share = rank_share(self.source.num_micro_batches(plan), self.session.rank, self.session.world_size)
-        return self.source.build(plan, share) or [phantom(self.source.encoder.pad)]
+        work = StepWork.whole(self.source.num_micro_batches(plan), self.session.world_size)
+        micro = self.source.build(plan, work.remaining[self.session.rank])
+        return StepBatch(step, work, micro, self.source.micro_batch, sum(item.num_supervised for item in micro))
 
-    def _leave_with(self, leave: Leave, step: int) -> None:
+    def _resumed_batch(self, step: int, partial: PartialStep) -> StepBatch | None:
+        """The rest of a step that a snapshot holds. Nothing may change the step now; leaving needs no new snapshot."""
+        assert self._resumption is not None
+        leave = self.session.ask(step)()
+        if leave is not None:
+            self.leave = leave
+            return None
+        self._resumption.partial = None
+        plan = self.source.mixture.plan(step)
+        micro = self.source.build(plan, partial.work.remaining[self.session.rank], partial.micro_batch)
+        self.session.say(f"step {step} goes on after {partial.work.num_done} of {partial.work.num_micro} micro-batches")
+        return StepBatch(
+            step, partial.work, micro, partial.micro_batch, partial.num_supervised, partial.pieces, partial.sums
+        )
+
+    def _leave_with(self, leave: Leave, step: int, partial: PartialStep | None = None) -> None:
         self.leave = leave
         self.session.say(f"leaving before step {step}: {leave.reason}")
-        if leave.save:
-            self.saver.save(step)
+        trouble = self.saver.save(step, partial) if leave.save else self.saver.settle()
+        if self.saver.stale:
+            self.leave = Leave("stopped", EXIT_SUPERSEDED, trouble, save=False)
+        elif leave.save and trouble:
+            self.leave = replace(leave, reason=f"{leave.reason}; {trouble}; the work since the snapshot before is lost")
+
+    def leave_inside(self, leave: Leave, step: int, here: PartialStep) -> None:
+        """All leave while `step` is under way."""
+        self.session.say(
+            f"leaving inside step {step}, after {here.work.num_done} of {here.work.num_micro} micro-batches"
+        )
+        self._leave_with(leave, step, here)
+
+    def save_now(self, step: int) -> str:
+        """A snapshot of this very moment (collective), inside a step too; why it failed, or nothing."""
+        return self.saver.save(step, self.runner.here() if self.runner.here is not None else None)
 
     # -- one step -----------------------------------------------------------------------------------------------------
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Forward and backward of this rank's micro-batches; gradients are exchanged with the last one.
+        """All of this rank's micro-batches, and the exchange of gradients."""
+        return self.runner.run(model, inputs)
 
-        Returns the sum of token losses times world size over tokens of the global batch: its mean over ranks is the loss.
-        """
-        self._sums = ShardSums()
-        begun = time.perf_counter()
-        total = torch.zeros((), device=self.args.device)
-        for micro in inputs.micro:
-            self._seed(inputs.step, micro.index)
-            last = micro is inputs.micro[-1]
-            with contextlib.nullcontext() if last else self.accelerator.no_sync(model):
-                fields = {"input_ids": micro.input_ids, "labels": micro.labels, "shard": micro.shard}
-                total = total + super().training_step(model, fields, inputs.num_supervised)
-        self._compute_s = self._forward_done_at - begun if total.device.type == "cpu" else None
-        return total
+    def micro_step(self, model: nn.Module, batch: StepBatch, micro: MicroBatch) -> torch.Tensor:
+        """Forward and backward of one micro-batch; its part of the loss per token of the global batch."""
+        self._seed(batch.step, micro.index)
+        fields = {"input_ids": micro.input_ids, "labels": micro.labels, "shard": micro.shard}
+        return super().training_step(model, fields, batch.num_supervised)
 
     def _seed(self, step: int, micro: int) -> None:
         """Dropout and the like depend on the micro-batch, not on the rank that does it."""
@@ -213,14 +245,14 @@ class BidirectionalMixin(_Base):
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Token losses by shard in the one forward; scaled so that the mean over ranks is per supervised token."""
+        """Token losses by shard in the one forward; their sum, per supervised token of the global batch."""
         if "shard" not in inputs:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         outputs = model(input_ids=inputs["input_ids"], use_cache=False)
         losses, tokens = sample_losses(outputs.logits, inputs["labels"])
-        self._forward_done_at = time.perf_counter()
-        self._sums.add(losses, tokens, inputs["shard"])
-        loss = losses.sum() * (self.session.world_size / max(1, num_items_in_batch))
+        self.forward_done_at = time.perf_counter()
+        self.runner.sums.add(losses, tokens, inputs["shard"])
+        loss = losses.sum() / max(1, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 
     def floating_point_ops(self, inputs: Any) -> int:
@@ -253,16 +285,14 @@ class BidirectionalMixin(_Base):
 
     def _report(self, batch: StepBatch) -> None:
         names = self.source.mixture.names
-        sums = self._sums.collect()
-        if all(item.index < 0 for item in batch.micro):
-            sums = {}
+        sums = self.runner.sums.collect()
         self.session.report_step(
             batch.step,
             step_time_s=time.perf_counter() - batch.begun_at,
             tokens=sum(tokens for _, tokens, _ in sums.values()),
             grad_norm=self._norm,
             lr=self.applied_lr,
-            compute_s=self._compute_s,
+            compute_s=self.runner.compute_s,
             shards={names[shard]: values for shard, values in sums.items()},
         )
 
@@ -273,11 +303,18 @@ class BidirectionalMixin(_Base):
         if options.eval_every and step % options.eval_every == 0:
             self.evaluate_held_out(step)
         if options.snapshot_every and step % options.snapshot_every == 0 and step < self.args.max_steps:
-            self.saver.save(step)
+            self.saver.save(step, wait=not options.async_snapshots)
 
     def evaluate_held_out(self, step: int) -> dict[str, tuple[float, int, int]]:
-        """Loss by shard on the held-out samples (collective): id -> (loss sum, tokens, samples)."""
-        found = evaluate_shards(self.model, self.source, self.agreement)
+        """Loss by shard on the held-out samples (collective): id -> (loss sum, tokens, samples).
+
+        Told to leave meanwhile, it is cut off, finds nothing, and is made up for when the run goes on.
+        """
+        found = evaluate_shards(self.model, self.source, self.agreement, lambda: self.session.ask(step))
+        self.evaluation_due = found is None
+        if found is None:
+            self.session.say(f"the evaluation before step {step} is cut off: told to leave")
+            return {}
         self.last_evaluation = found
         tokens = sum(part[1] for part in found.values())
         if tokens:

@@ -1,14 +1,16 @@
-"""What a boundary snapshot holds and how it is put back: parameters, optimizer, schedule, random state, data, step.
+"""What a snapshot holds and how it is put back: parameters, optimizer, schedule, random state, data, step, and of a step
+that is under way the gradient so far.
 
-Everything that a world of another size can take over is stored once, by rank 0; random state is stored for each rank, and
-a rank that has none gets a stream of its own derived from seed, step and rank.
+Everything that a world of another size can take over is stored once, by rank 0; random state and gradients are stored for
+each rank. A rank that finds no random state of its own gets a stream derived from seed, step and rank.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from trainer_client.accumulation import Piece
 from trainer_client.permutation import combine
 from trainer_client.snapshots import Snapshot, SnapshotCorrupt
 
@@ -25,15 +28,32 @@ _RNG = 21
 
 @dataclass(frozen=True, slots=True)
 class LoadedState:
-    """A snapshot read back. `head`: step, world_size, mixture, training, fingerprint; `tensors`: model, optimizer, …"""
+    """A snapshot read back. `head`: step, world_size, mixture, training, partial, …; `tensors`: model, optimizer, …"""
 
     snapshot: Snapshot
     head: dict[str, Any]
-    tensors: dict[str, Any]
+    tensors: dict[str, Any] = field(repr=False)
 
     @property
     def step(self) -> int:
         return int(self.head["step"])
+
+    @property
+    def partial(self) -> dict[str, Any] | None:
+        """The step under way, where the snapshot was taken in the middle of one."""
+        return self.head.get("partial")
+
+    def gradients(self, rank: int) -> dict[str, Piece]:
+        """The pieces that this rank of the world that saved had."""
+        path = self.snapshot.path / gradient_file(rank)
+        if not path.exists():
+            return {}
+        found: dict[str, Piece] = torch.load(path, map_location="cpu", weights_only=True)
+        return found
+
+
+def gradient_file(rank: int) -> str:
+    return f"gradients-{rank:04d}.pt"
 
 
 def model_state(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -45,15 +65,19 @@ def model_state(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def load_model_state(model: nn.Module, state: dict[str, torch.Tensor]) -> None:
     """Put parameters back; every expected name must be there and no other (a missing one would train on from noise)."""
-    expected = set(model_state(model))
-    missing, surplus = sorted(expected - set(state)), sorted(set(state) - expected)
+    own = model_state(model)
+    missing, surplus = sorted(set(own) - set(state)), sorted(set(state) - set(own))
     if missing or surplus:
         raise SnapshotCorrupt(f"the snapshot is of another model: missing {missing[:5]}, not expected {surplus[:5]}")
+    for name, tensor in own.items():
+        if tensor.shape != state[name].shape:
+            shapes = f"{list(state[name].shape)} in the snapshot, {list(tensor.shape)} here"
+            raise SnapshotCorrupt(f"the snapshot is of another model: {name} has shape {shapes}")
     model.load_state_dict(state, strict=False)
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Put moments back. A parameter that had none and one that lost them are told apart by the recorded count."""
+    """Put moments back. `SnapshotCorrupt` where parameters or some of their moments are missing."""
     groups = [len(group["params"]) for group in optimizer.state_dict()["param_groups"]]
     saved = [len(group["params"]) for group in state["param_groups"]]
     if groups != saved:
@@ -64,9 +88,38 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]
     optimizer.load_state_dict(state)
 
 
-def write_state(folder: Path, head: dict[str, Any], tensors: dict[str, Any]) -> None:
-    """Files of a snapshot; for `SnapshotStore.write`."""
+def digest_parts(
+    head: Mapping[str, Any],
+    parameters: Mapping[str, torch.Tensor],
+    optimizer: Any,
+    scheduler: Any,
+    gradients: Sequence[str],
+) -> dict[str, Any]:
+    """A state as `digests.part_digests` takes it: the same for what is saved and for what was put back.
+
+    `gradients`: a digest for each rank of the world that saved, none at a boundary. File and world do not count.
+    """
+    groups = [
+        {key: value for key, value in group.items() if isinstance(value, int | float)}
+        for group in optimizer["param_groups"]
+    ]
+    return {
+        "parameters": parameters,
+        "moments": optimizer["state"],
+        "gradients": list(gradients),
+        "schedule": {"groups": groups, "position": scheduler.get("last_epoch"), "base": scheduler.get("base_lrs")},
+        "cursor": {key: head.get(key) for key in ("step", "micro_step", "partial", "mixture", "training", "applied")},
+    }
+
+
+def write_state(
+    folder: Path, head: dict[str, Any], tensors: dict[str, Any], gradients: Sequence[dict[str, Piece]] = ()
+) -> None:
+    """Files of a snapshot; for `SnapshotStore.write`. `gradients`: the pieces of each rank."""
     torch.save(tensors, folder / TENSORS)
+    for rank, pieces in enumerate(gradients):
+        if pieces:
+            torch.save(pieces, folder / gradient_file(rank))
     (folder / HEAD).write_text(json.dumps(head, allow_nan=False), encoding="utf-8")
 
 

@@ -115,18 +115,19 @@ def base_config(folder: Path, **changes: Any) -> Any:
 def train(
     config: Any,
     directives: Sequence[dict[str, Any]] = (),
-    leave_at: int | None = None,
+    leave_at: int | tuple[int, int] | None = None,
     poison: dict[int, str] | None = None,
     dropout: float = 0.0,
     data: bytes = b"",
 ) -> dict[str, Any]:
     """One run on this rank: {losses, norms, ledger, shards, acks, digest, leave, …}.
 
-    `leave_at`: SIGTERM arrives before this step; `poison`: step -> shard whose logits become NaN; `data` goes with `add_shard`.
+    `leave_at`: SIGTERM arrives before this step, or with (step, micro-batch) while that one is done; `poison`: step -> shard
+    whose logits become NaN; `data` goes with `add_shard`.
     """
     import torch
 
-    from trainer_client.finetune import _conclude, _resume_point, build_trainer
+    from trainer_client.finetune import _conclude, build_trainer, resume_if_asked
     from trainer_client.inbox import ReadyDirective
     from trainer_client.journal import Journal
     from trainer_client.protocol import Directive
@@ -154,36 +155,44 @@ def train(
         directive = Directive.parse(raw)
         session._inbox._order.append(directive.id)
         session._inbox._set_ready(ReadyDirective(directive, data if directive.action == "add_shard" else None))
-    build = trainer.source.build
-
-    def noted(plan: Any, indices: Any) -> Any:
-        if plan.step == leave_at:
-            session._terminated.set()
-        rows = [row for index in indices for row in range(index * config.micro_batch, (index + 1) * config.micro_batch)]
-        rows = [row for row in rows if row < len(plan)]
-        names = trainer.source.mixture.names
-        samples = [trainer.source.shards.read(int(plan.shard[row]), int(plan.sample[row])).get("id") for row in rows]
-        seen["ledger"][plan.step] = list(zip(rows, [names[plan.shard[row]] for row in rows], samples, strict=True))
-        return build(plan, indices)
-
-    trainer.source.build = noted  # type: ignore[method-assign]
+    note_samples(trainer, session, seen["ledger"], leave_at)
     if poison:
         _poison(trainer, poison)
-    loaded = _resume_point(config, session) if config.resume else None
-    if loaded is not None:
-        trainer.resume(loaded)
+    loaded = resume_if_asked(trainer, config)
     trainer.train()
     code = _conclude(trainer, session)
     weights = torch.cat([parameter.detach().flatten() for parameter in trainer.model.parameters()])
     return seen | {
         "code": code,
         "start": loaded.step if loaded else 0,
+        "start_micro": loaded.head["micro_step"] if loaded else 0,
         "weights": weights.double().numpy(),
         "max_steps": trainer.state.max_steps,
         "nonfinite": trainer.guard.count,
         "evaluation": trainer.last_evaluation,
         "leave": trainer.leave,
     }
+
+
+def note_samples(trainer: Any, session: Any, ledger: dict[int, list[Any]], leave_at: Any = None) -> None:
+    """Write down every sample that goes through forward and backward; let SIGTERM come at `leave_at`."""
+    build, micro_step, source = trainer.source.build, trainer.micro_step, trainer.source
+
+    def noted(model: Any, batch: Any, micro: Any) -> Any:
+        if (batch.step, micro.index) == leave_at:
+            session._terminated.set()
+        plan, first = source.mixture.plan(batch.step), micro.index * batch.micro_batch
+        for row, shard in enumerate(micro.shard, start=first):
+            sample = source.shards.read(int(shard), int(plan.sample[row])).get("id")
+            ledger.setdefault(batch.step, []).append((row, source.mixture.names[shard], sample))
+        return micro_step(model, batch, micro)
+
+    def watched(plan: Any, *args: Any) -> Any:
+        if plan.step == leave_at:
+            session._terminated.set()
+        return build(plan, *args)
+
+    trainer.micro_step, source.build = noted, watched
 
 
 def _poison(trainer: Any, poison: dict[int, str]) -> None:
@@ -225,13 +234,7 @@ def joined_ledger(
     ranks: Sequence[dict[str, Any]], steps: Sequence[int] | None = None
 ) -> list[tuple[int, int, str, str]]:
     """(step, place in the global batch, shard, sample id) over all ranks, in order."""
-    rows = [
-        (step, *row)
-        for rank in ranks
-        for step, found in rank["ledger"].items()
-        if step in rank["steps"]
-        for row in found
-    ]
+    rows = [(step, *row) for rank in ranks for step, found in rank["ledger"].items() for row in found]
     return sorted(row for row in rows if steps is None or row[0] in steps)
 
 

@@ -1,0 +1,169 @@
+"""`TreeAccumulation`: the gradient of a step, bit by bit the same for every world and every sequence of worlds.
+
+Each micro-batch's gradient is computed alone and put into the fixed tree over micro-batches. A rank merges what it can; the
+nodes that are left cross the ranks: each rank gets one slice of all of them, finishes the tree for that slice, and the slices
+are gathered. For shares that are whole subtrees that is as much traffic as an all_reduce.
+
+Legend: W ranks, P parameters, S elements of a slice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trainer_client import buckets
+from trainer_client.accumulation import FlatBuffers, Piece, presence, set_gradients, with_zeros
+from trainer_client.agreement import Agreement
+from trainer_client.treesum import Node, TreeSum, merged_nodes
+from trainer_client.workshare import StepWork
+
+PRESENCE = "presence of gradients"  # not a parameter's name: those have no blanks
+
+
+class TreeAccumulation:
+    """See the module; the interface is that of `accumulation.Accumulation`."""
+
+    mode = "exact"
+
+    def __init__(self, parameters: Sequence[tuple[str, nn.Parameter]], agreement: Agreement) -> None:
+        self._parameters, self._agreement = parameters, agreement
+        self._names = [*(name for name, _ in parameters), PRESENCE]
+        self._flat = FlatBuffers()
+        self._held_by_rank: list[tuple[Node, ...]] = []
+        self._work = StepWork(0, ())
+        self._tree: TreeSum[list[torch.Tensor]] = TreeSum(0, _add)
+
+    def begin(self, work: StepWork, carried: Mapping[str, Piece] | None) -> None:
+        """`carried`: the nodes that this rank takes over."""
+        device = self._parameters[0][1].device
+        self._tree = TreeSum(work.num_micro, _add)
+        for key, piece in (carried or {}).items():
+            self._tree.put(node_of(key), [piece[name].to(device, copy=True) for name in self._names])
+        nodes = self._agreement.gather(tuple(self._tree.held)) if carried is not None else [()] * len(work.remaining)
+        self._work, self._held_by_rank = work, nodes
+        for _, parameter in self._parameters:
+            parameter.grad = None
+
+    def take(self, index: int) -> None:
+        """Move the micro-batch's gradient from parameter.grad into the tree."""
+        leaf = [*with_zeros(self._parameters), presence(self._parameters)]
+        for _, parameter in self._parameters:
+            parameter.grad = None
+        self._tree.put((0, index), leaf)
+
+    def pieces(self) -> dict[str, Piece]:
+        """The nodes that this rank holds."""
+        return {key_of(node): dict(zip(self._names, value, strict=True)) for node, value in self._tree.held.items()}
+
+    def reduce(self) -> None:
+        """Finish the tree over all ranks (collective)."""
+        tensors = self._tree.root() if self._agreement.world_size == 1 else self._reduced()
+        set_gradients(self._parameters, tensors)
+
+    def _reduced(self) -> list[torch.Tensor]:
+        layout = [
+            merged_nodes(self._work.num_micro, [*held, *((0, index) for index in share)])
+            for held, share in zip(self._held_by_rank, self._work.remaining, strict=True)
+        ]
+        exchange = SliceExchange(self._work.num_micro, layout, self._agreement.rank, self._flat)
+        own = [self._tree.held[node] for node in layout[self._agreement.rank]]
+        tensors = own[0] if own else [*with_zeros(self._parameters), presence(self._parameters)]
+        finish: deque[Callable[[], Callable[[], torch.Tensor]]] = deque()
+        gather: deque[tuple[buckets.Bucket, Callable[[], torch.Tensor]]] = deque()
+        for sent, taken in buckets.in_turn(buckets.cut(tensors)):
+            if taken is not None:
+                gather.append((taken, finish.popleft()()))
+            while len(gather) > 1:
+                self._take_in(*gather.popleft(), tensors)
+            if sent is not None:
+                finish.append(exchange.send(sent, own, tensors[sent.start]))
+        while gather:
+            self._take_in(*gather.popleft(), tensors)
+        return tensors
+
+    def _take_in(
+        self, bucket: buckets.Bucket, gathered: Callable[[], torch.Tensor], tensors: Sequence[torch.Tensor]
+    ) -> None:
+        flat = gathered()
+        bucket.unpack(flat, tensors)
+        self._flat.give_back(flat)
+
+
+class SliceExchange:
+    """One step's exchange of nodes; `layout[r]` are those of rank r. Every rank sends the buckets in the same order."""
+
+    def __init__(self, num_leaves: int, layout: list[list[Node]], rank: int, flat: FlatBuffers) -> None:
+        self._num_leaves, self._layout, self._rank, self._flat = num_leaves, layout, rank, flat
+
+    def send(
+        self, bucket: buckets.Bucket, own: Sequence[list[torch.Tensor]], like: torch.Tensor
+    ) -> Callable[[], Callable[[], torch.Tensor]]:
+        """Slices of this rank's nodes to all ranks. The returned function finishes the tree for this rank's slice and sends
+        it; what that returns waits for the slices of the others."""
+        world = len(self._layout)
+        size = -(-bucket.num_elements // world)
+        outgoing = self._flat.take(len(own) * world * size, like)
+        if len(own) == 1:
+            bucket.pack(own[0], outgoing)
+        else:
+            self._interleave(bucket, own, outgoing.view(world, len(own), size) if own else outgoing, size)
+        counts = [len(nodes) * size for nodes in self._layout]
+        incoming = self._flat.take(sum(counts), like)
+        work = dist.all_to_all_single(incoming, outgoing, counts, [len(own) * size] * world, async_op=True)
+
+        def finish() -> Callable[[], torch.Tensor]:
+            work.wait()
+            self._flat.give_back(outgoing)
+            return self._share(incoming, size)
+
+        return finish
+
+    def _interleave(
+        self, bucket: buckets.Bucket, own: Sequence[list[torch.Tensor]], outgoing: torch.Tensor, size: int
+    ) -> None:
+        """`outgoing` [W, own nodes, S]: what goes to one rank lies together."""
+        for at, node in enumerate(own):
+            whole = self._flat.take(len(self._layout) * size, outgoing)
+            bucket.pack(node, whole)
+            outgoing[:, at] = whole.view(-1, size)
+            self._flat.give_back(whole)
+
+    def _share(self, incoming: torch.Tensor, size: int) -> Callable[[], torch.Tensor]:
+        """Finish the tree over the nodes of all ranks for this slice, and gather."""
+        tree: TreeSum[torch.Tensor] = TreeSum(self._num_leaves, lambda left, right: left.add_(right))
+        nodes = [node for held in self._layout for node in held]
+        for node, part in zip(nodes, incoming.split(size), strict=True):
+            tree.put(node, part)
+        whole = self._flat.take(len(self._layout) * size, incoming)
+        mine = tree.root()
+        work = dist.all_gather(list(whole.split(size)), mine, async_op=True)
+
+        def gathered() -> torch.Tensor:
+            work.wait()
+            self._flat.give_back(incoming)
+            return whole
+
+        return gathered
+
+
+def _add(left: list[torch.Tensor], right: list[torch.Tensor]) -> list[torch.Tensor]:
+    torch._foreach_add_(left, right)
+    return left
+
+
+def key_of(node: Node) -> str:
+    """A node's name in a snapshot."""
+    return f"{node[0]}.{node[1]}"
+
+
+@lru_cache(maxsize=4096)
+def node_of(key: str) -> Node:
+    """The node of that name."""
+    level, place = key.split(".")
+    return int(level), int(place)
