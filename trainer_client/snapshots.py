@@ -1,12 +1,14 @@
 """Snapshot directories that are whole or do not count.
 
-`{root}/step-000300-1a2b/` appears by rename, after every file in it is on disk and listed with size and SHA-256 in
-`manifest.json`. A directory that does not match its manifest is refused, set aside and named; the one before is used.
+`{root}/step-000300-1a2b/` appears by rename, after every file in it is on disk and listed with size and checksum in
+`manifest.json`, which carries a checksum of its own. A directory that does not match its manifest is refused, set aside as
+`corrupt-…` and named; the one before is used. `stores.py` keeps the same promises on object stores.
 No torch here: what is inside is the business of the caller.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -14,6 +16,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -21,15 +24,15 @@ from pathlib import Path
 from typing import Any
 
 from trainer_client.journal import sync_folder, write_durably
+from trainer_client.manifests import MANIFEST, SnapshotCorrupt, check_file, manifest_bytes, manifest_read, measure
+
+__all__ = ["MANIFEST", "Snapshot", "SnapshotCorrupt", "SnapshotStore"]
 
 log = logging.getLogger("counterflow.snapshots")
 
-MANIFEST = "manifest.json"
-_NAME = re.compile(r"^step-(\d{6,})-[0-9a-f]{4}$")
-
-
-class SnapshotCorrupt(ValueError):
-    """A snapshot that does not match its manifest; the message names the file."""
+NAME = re.compile(r"^step-(\d{6,})-[0-9a-f]{4}$")
+CORRUPT = "corrupt-"
+NUM_CORRUPT_KEPT = 1  # for a person to look at
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class Snapshot:
     step: int
     num_bytes: int
     digest: str
+    micro_step: int = 0
 
     @property
     def uri(self) -> str:
@@ -56,7 +60,13 @@ class SnapshotStore:
     def __init__(self, root: Path, guard: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         self.root, self._guard = root, guard
 
-    def write(self, step: int, fill: Callable[[Path], None], details: dict[str, Any] | None = None) -> Snapshot:
+    def uri_of(self, name: str) -> str:
+        """The address of a snapshot, for people and records."""
+        return (self.root / name).resolve().as_uri()
+
+    def write(
+        self, step: int, fill: Callable[[Path], None], details: dict[str, Any] | None = None, *, micro_step: int = 0
+    ) -> Snapshot:
         """Let `fill(folder)` write files, then make them one snapshot. On any failure nothing counts and nothing is left."""
         name = f"step-{step:06d}-{secrets.token_hex(2)}"
         self.root.mkdir(parents=True, exist_ok=True)
@@ -64,84 +74,141 @@ class SnapshotStore:
         try:
             draft.mkdir()
             fill(draft)
-            files = {path.name: _measure(path, sync=True) for path in sorted(draft.iterdir())}
-            manifest = {"version": 1, "name": name, "step": step, "files": files} | (details or {})
-            write_durably(draft / MANIFEST, json.dumps(manifest, indent=1).encode())
+            manifest = (details or {}) | {
+                "name": name,
+                "step": step,
+                "micro_step": micro_step,
+                "written_at": time.time(),
+            }
+            manifest["files"] = _files(draft)
+            write_durably(draft / MANIFEST, manifest_bytes(manifest))
             with self._guard():
                 os.rename(draft, self.root / name)
             sync_folder(self.root)
-        except BaseException:
+        except BaseException as error:
+            full = _is_full(error, self.root)
             shutil.rmtree(draft, ignore_errors=True)
+            if full:
+                raise _no_room(self.root) from error
             raise
-        return _snapshot(self.root / name, manifest)
+        return snapshot_of(self.root / name, manifest)
 
-    def verify(self, path: Path) -> Snapshot:
-        """Read everything and compare with the manifest; `SnapshotCorrupt` names what differs."""
-        try:
-            manifest = json.loads((path / MANIFEST).read_bytes())
-            files = dict(manifest["files"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise SnapshotCorrupt(f"{path.name}: no readable manifest ({type(error).__name__})") from error
-        for name, expected in files.items():
-            try:
-                found = _measure(path / name)
-            except OSError as error:
-                raise SnapshotCorrupt(f"{path.name}/{name} cannot be read: {error}") from error
-            if found != expected:
-                what = "size" if found["num_bytes"] != expected["num_bytes"] else "checksum"
-                raise SnapshotCorrupt(f"{path.name}/{name}: {what} differs from the manifest")
-        return _snapshot(path, manifest)
+    def verify(self, path: Path, *, from_disk: bool = False) -> Snapshot:
+        """Read everything and compare with the manifest; `SnapshotCorrupt` names what differs.
+
+        `from_disk`: not from the memory in which the system still holds what was just written. `OSError`: it cannot be told now.
+        """
+        manifest = manifest_read(path.name, lambda: (path / MANIFEST).read_bytes())
+        for name, expected in manifest["files"].items():
+            check_file(path, name, expected, from_disk=from_disk)
+        return snapshot_of(path, manifest)
 
     def candidates(self) -> list[Path]:
-        """Snapshot folders, newest step first; drafts and other things are not among them."""
+        """Snapshot folders, newest first; drafts and other things are not among them."""
         if not self.root.is_dir():
             return []
-        found = [path for path in self.root.iterdir() if _NAME.match(path.name) and path.is_dir()]
-        return sorted(found, key=lambda path: (_step(path), path.stat().st_mtime), reverse=True)
+        found = [path for path in self.root.iterdir() if NAME.match(path.name) and path.is_dir()]
+        return sorted(
+            found, key=lambda path: (step_of(path.name), _micro_step(path), path.stat().st_mtime), reverse=True
+        )
 
     def latest_verified(self, on_corrupt: Callable[[Path, str], None] | None = None) -> Snapshot | None:
-        """The newest snapshot that verifies. Each that does not is renamed `corrupt-…` (so that no later start stumbles
-        over it again) and told to `on_corrupt`."""
+        """The newest snapshot that verifies. Each that does not is set aside (so that no later start stumbles over it
+        again) and told to `on_corrupt`."""
         for path in self.candidates():
             try:
-                return self.verify(path)
+                return self.obtain(path)
             except SnapshotCorrupt as error:
                 log.error("snapshot refused: %s", error)
-                path.rename(path.with_name(f"corrupt-{path.name}"))
+                self.set_aside(path.name)
                 if on_corrupt is not None:
                     on_corrupt(path, str(error))
         return None
 
+    def obtain(self, path: Path) -> Snapshot:
+        """A candidate, verified, with its files at `path` on this machine."""
+        return self.verify(path)
+
+    def set_aside(self, name: str) -> None:
+        """From here on it does not count. One that is not there (any more) is no error."""
+        path = self.root / name
+        if path.is_dir():
+            path.rename(path.with_name(CORRUPT + name))
+
     def prune(self, keep: int) -> list[str]:
-        """Delete all but the newest `keep`, and drafts that a killed writer left; names of the snapshots deleted."""
+        """Delete all but the newest `keep`, what was set aside but for the last, and drafts that a killed writer left.
+
+        Names of what was deleted.
+        """
+        _check_keep(keep)
         with self._guard():
-            for draft in self.root.glob(".writing-*"):
+            for draft in (*self.root.glob(".writing-*"), *self.root.glob(".deleting-*")):
                 shutil.rmtree(draft, ignore_errors=True)
-            old = self.candidates()[keep:]
+            old = [*self.candidates()[keep:], *self._corrupt()[NUM_CORRUPT_KEPT:]]
             for path in old:
                 doomed = path.with_name(f".deleting-{path.name}")
                 path.rename(doomed)
                 shutil.rmtree(doomed, ignore_errors=True)
-        return [path.name for path in old]
+        return [path.name.removeprefix(CORRUPT) for path in old]
+
+    def _corrupt(self) -> list[Path]:
+        """What was set aside, newest first."""
+        return sorted(self.root.glob(f"{CORRUPT}step-*"), key=lambda path: path.stat().st_mtime, reverse=True)
 
 
-def _step(path: Path) -> int:
-    match = _NAME.match(path.name)
-    assert match is not None
+def step_of(name: str) -> int:
+    """The step in a snapshot's name."""
+    match = NAME.match(name)
+    assert match is not None, f"{name} is not the name of a snapshot"
     return int(match.group(1))
 
 
-def _measure(path: Path, *, sync: bool = False) -> dict[str, Any]:
-    """Size and checksum of a file, after making it durable if asked."""
-    with open(path, "rb") as file:
-        if sync:
-            os.fsync(file.fileno())
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return {"num_bytes": file.tell(), "sha256": digest}
+def _micro_step(path: Path) -> int:
+    """Micro-steps done inside the step; 0 where the manifest cannot be read (it will be refused later)."""
+    try:
+        return int(json.loads((path / MANIFEST).read_bytes()).get("micro_step", 0))
+    except (OSError, ValueError, AttributeError, TypeError):
+        return 0
 
 
-def _snapshot(path: Path, manifest: dict[str, Any]) -> Snapshot:
+def _files(draft: Path) -> dict[str, dict[str, Any]]:
+    """Name below the draft -> size and checksum, of files that are on disk now."""
+    paths = sorted(path for path in draft.rglob("*") if path.is_file())
+    found = {path.relative_to(draft).as_posix(): measure(path, sync=True) for path in paths}
+    for folder in sorted({path.parent for path in paths} - {draft}):
+        sync_folder(folder)
+    return found
+
+
+def _check_keep(keep: int) -> None:
+    if keep < 1:
+        raise ValueError(f"keep must be at least 1, not {keep}: the newest snapshot is what a run goes on from")
+
+
+def _is_full(error: BaseException, root: Path) -> bool:
+    """Whether there was no room; torch tells it without a number."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(error, RuntimeError) and shutil.disk_usage(root).free < 16 * 1024 * 1024
+
+
+def _no_room(root: Path) -> OSError:
+    free_gib = shutil.disk_usage(root).free / 2**30
+    hint = "make room, keep fewer snapshots, or give another folder; the snapshot before stays in force"
+    return OSError(errno.ENOSPC, f"no room for a snapshot in {root} ({free_gib:.2f} GiB free): {hint}")
+
+
+def snapshot_of(path: Path, manifest: dict[str, Any]) -> Snapshot:
+    """What a manifest says about the snapshot at `path`."""
     files = manifest["files"]
-    total = hashlib.sha256("\n".join(f"{name} {files[name]['sha256']}" for name in sorted(files)).encode())
+    lines = [f"{name} {entry.get('sha256_pieces') or entry['sha256']}" for name, entry in sorted(files.items())]
     num_bytes = sum(entry["num_bytes"] for entry in files.values())
-    return Snapshot(str(manifest["name"]), path, int(manifest["step"]), num_bytes, f"sha256:{total.hexdigest()}")
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return Snapshot(
+        str(manifest["name"]),
+        path,
+        int(manifest["step"]),
+        num_bytes,
+        f"sha256:{digest}",
+        int(manifest.get("micro_step", 0)),
+    )
