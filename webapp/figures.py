@@ -33,6 +33,19 @@ def whisker_places(effect: Mapping[str, float] | None, measured: Any = None) -> 
     return {"zero": place(0.0), "measured": place(measured), **named}
 
 
+def ratio_places(value: float, values: Sequence[float]) -> dict[str, str]:
+    """Places in percent of a ratio, of 1, and of the bar between them, on an axis that holds all `values`."""
+    low, high = min(0.9, *values), max(1.1, *values)
+    room = ROOM * (high - low)
+
+    def place(number: float) -> float:
+        return 100 * (number - low + room) / (high - low + 2 * room)
+
+    ends = sorted((place(1.0), place(value)))
+    named = {"zero": place(1.0), "low": ends[0], "high": ends[1], "measured": place(value)}
+    return {name: f"{number:.1f}" for name, number in named.items()}
+
+
 def spark_path(values: Sequence[float | None]) -> dict[str, str]:
     """`path` of a line over even steps with gaps where a value is missing, and the place (`x`, `y`) of its last point."""
     finite = [float(v) for v in values if v is not None and known(v)]

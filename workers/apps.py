@@ -8,7 +8,8 @@ class WorkersConfig(AppConfig):
     label = "workers"
 
     def ready(self) -> None:
-        from jobs.signals import command_issued
-        from workers.doorbell import on_command_issued
+        from jobs.signals import command_issued, whatif_queued
+        from workers.doorbell import on_command_issued, on_whatif_queued
 
         command_issued.connect(on_command_issued, dispatch_uid="doorbell")
+        whatif_queued.connect(on_whatif_queued, dispatch_uid="doorbell_whatif")

@@ -28,6 +28,7 @@ TASK_MODULES = (
     "workers.orphans",
     "workers.execute",
     "workers.market",
+    "workers.whatif",
 )
 QUEUES = ("control", "urgent", "clock")
 

@@ -24,6 +24,7 @@ from workers.carry import directives_carry
 from workers.celery_app import app
 from workers.doorbell import ring
 from workers.periodic import once_per_slot
+from workers.whatif import whatifs_sweep
 
 logger = structlog.get_logger(__name__)
 
@@ -49,6 +50,7 @@ def everything_sweep(*, now: dt.datetime) -> None:
         augmentations_sweep,
         batches_ring,
         directives_carry,
+        whatifs_sweep,
     )
     for part in parts:
         try:

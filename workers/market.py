@@ -17,8 +17,8 @@ from forecasting.series import Series
 from jobs.demo.market import generated_batch
 from jobs.models import FeedState, MarketForecast, MarketSeriesScore, Offer
 from jobs.selectors.feeds import feeds_due
-from jobs.selectors.market import offer_series
 from jobs.selectors.forecasts import offers_to_forecast, offers_to_score
+from jobs.selectors.market import offer_series
 from jobs.services.feeds import feed_claim, feed_failed, feed_succeeded
 from jobs.services.forecasts import forecast_store, scores_store
 from jobs.services.market import quotes_import

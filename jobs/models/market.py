@@ -6,6 +6,7 @@ import datetime as dt
 
 from django.db import models
 
+from forecasting.feeds.rows import OfferKey
 from jobs.models.base import PublicModel
 
 
@@ -33,6 +34,12 @@ class Offer(PublicModel):
 
     def __str__(self) -> str:
         return f"{self.zone or self.region}/{self.instance_type}" + ("" if self.is_spot else " on-demand")
+
+    @property
+    def label(self) -> str:
+        """The name under which importers speak of it, in quarantine for instance."""
+        names = ("provider", "region", "zone", "instance_type", "product", "is_spot")
+        return OfferKey(*(getattr(self, name) for name in names)).label
 
 
 class Quote(models.Model):

@@ -37,3 +37,8 @@ def quarantine_recent(*, limit: int = 100) -> list[dict[str, Any]]:
     """The rows last put in quarantine, with reasons."""
     fields = ("feed", "where", "reason", "raw", "num_seen", "first_seen_at", "last_seen_at")
     return list(QuarantinedQuote.objects.values(*fields)[:limit])
+
+
+def num_quarantined(*, since: dt.datetime) -> int:
+    """How many kinds of rows were refused lately."""
+    return QuarantinedQuote.objects.filter(last_seen_at__gt=since).count()

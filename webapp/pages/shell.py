@@ -30,6 +30,8 @@ NAV = (
     NavItem("Jobs", "jobs", "jobs"),
     NavItem("Decisions", "decisions", "decisions"),
     NavItem("Datasets", "datasets", "datasets"),
+    NavItem("Market", "market", "market"),
+    NavItem("What-if", "whatif", "whatif"),
     NavItem("Rules", "rules", "rules"),
     NavItem("Events", "events", "events"),
     NavItem("Team", "team", "team"),
@@ -50,6 +52,7 @@ STYLES = [  # in this order; `small` overrides the others
     "form",
     "notice",
     "chart",
+    "market",
     "small",
 ]
 

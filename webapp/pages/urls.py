@@ -2,7 +2,20 @@
 
 from django.urls import URLPattern, URLResolver, path
 
-from webapp.pages import augmentations, datasets, decisions, events, jobs, overview, rules, team, theme, tokens
+from webapp.pages import (
+    augmentations,
+    datasets,
+    decisions,
+    events,
+    jobs,
+    market,
+    overview,
+    rules,
+    team,
+    theme,
+    tokens,
+    whatif,
+)
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", overview.overview, name="overview"),
@@ -25,6 +38,13 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("decisions/<uuid:key>/reject/", decisions.decision_no, name="decision_no"),
     path("augmentations/<uuid:key>/stop/", augmentations.augmentation_stop, name="augmentation_stop"),
     path("augmentations/<uuid:key>/resume/", augmentations.augmentation_again, name="augmentation_again"),
+    path("market/", market.market, name="market"),
+    path("market/offers/<uuid:key>/confirm/", market.offer_confirm, name="offer_confirm"),
+    path("whatif/", whatif.whatif, name="whatif"),
+    path("whatif/new/", whatif.whatif_new, name="whatif_new"),
+    path("whatif/<uuid:key>/", whatif.whatif_run, name="whatif_run"),
+    path("whatif/<uuid:key>/cancel/", whatif.whatif_stop, name="whatif_stop"),
+    path("whatif/<uuid:key>/result.json", whatif.whatif_json, name="whatif_json"),
     path("rules/", rules.rules, name="rules"),
     path("rules/<slug:kind>/", rules.rule_edit, name="rule_edit"),
     path("events/", events.events, name="events"),

@@ -180,6 +180,12 @@ def whisker(effect: Mapping[str, float] | None, measured: Any = None) -> dict[st
     return figures.whisker_places(effect, measured)
 
 
+@register.inclusion_tag("partials/whisker.html")
+def mase_whisker(mase: float, rows: Sequence[Any]) -> dict[str, Any]:
+    """An error against persistence (the tick at 1): a bar from there to the dot, on one axis for all `rows`."""
+    return figures.ratio_places(mase, [row.mase for row in rows])
+
+
 @register.inclusion_tag("partials/spark.html")
 def spark(values: Sequence[float | None], label: str = "") -> dict[str, Any]:
     """A small line of `values` over even steps; gaps where a value is missing."""

@@ -1,0 +1,48 @@
+// The chart of one offer: price above, availability below, on one axis of time; measured as steps, expected as a fan.
+import { axis, heading, layout, show, withShare } from "./plots.js";
+
+const LEVELS = [["0.1", "0.9", 0.3, "80 %"], ["0.25", "0.75", 0.5, "50 %"]];
+
+function fan(ahead, yaxis, colours, unit) {
+  if (!ahead) return [];
+  const traces = LEVELS.flatMap(([low, high, share, name]) => [
+    { x: ahead.times, y: ahead[low], yaxis, mode: "lines", line: { width: 0, shape: "hv" }, hoverinfo: "skip", showlegend: false },
+    { x: ahead.times, y: ahead[high], yaxis, mode: "lines", line: { width: 0, shape: "hv" }, fill: "tonexty", fillcolor: withShare(colours.fwd_2, share), hoverinfo: "skip", showlegend: false, name },
+  ]);
+  const middle = { x: ahead.times, y: ahead["0.5"], yaxis, mode: "lines", line: { color: colours.fwd, width: 1.5, dash: "dash", shape: "hv" }, name: `median ${unit}`, showlegend: false };
+  return [...traces, middle];
+}
+
+function measured([x, y], yaxis, colours, name) {
+  return { x, y, yaxis, mode: "lines", line: { color: colours.fwd, width: 1.5, shape: "hv" }, connectgaps: false, name, showlegend: false };
+}
+
+function draw(doc, colours) {
+  const data = [
+    ...fan(doc.price_ahead, "y", colours, "price"), measured(doc.price, "y", colours, "price"),
+    ...fan(doc.count_ahead, "y2", colours, "to be had"), measured(doc.count, "y2", colours, "to be had"),
+  ];
+  const now = { type: "line", xref: "x", yref: "paper", x0: doc.now, x1: doc.now, y0: 0, y1: 1, line: { color: colours.ink, width: 1.5 } };
+  const label = { x: doc.now, y: 1, xref: "x", yref: "paper", text: "now", showarrow: false, xanchor: "left", xshift: 4, yanchor: "top", font: { size: 11, color: colours.ink_2 } };
+  return {
+    data,
+    layout: layout(colours, {
+      xaxis: axis(colours, { type: "date", anchor: "y2", range: [doc.start, doc.price_ahead?.times.at(-1) ?? doc.now], showgrid: false, nticks: 8 }),
+      yaxis: axis(colours, { domain: [0.42, 1], title: heading(colours, "USD per hour"), tickformat: ".3~f", nticks: 5 }),
+      yaxis2: axis(colours, { domain: [0, 0.34], title: heading(colours, "to be had"), rangemode: "tozero", nticks: 4 }),
+      shapes: [now], annotations: [label],
+    }),
+  };
+}
+
+function start() {
+  const place = document.querySelector("[data-market-chart]");
+  const source = document.getElementById("market-chart");
+  if (!place || !source || place.dataset.drawn) return;
+  place.dataset.drawn = "1";
+  const doc = JSON.parse(source.textContent);
+  show(place, (colours) => draw(doc, colours));
+}
+
+start();
+document.body.addEventListener("htmx:afterSettle", start);

@@ -1,0 +1,50 @@
+"""The result of a what-if as its page shows it: a table of policies, the numbers of its charts, the job in words."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from jobs.models import WhatIf
+from jobs.selectors.whatif import policy_rows
+from webapp.pages.market_chart import local
+
+
+def result_view(row: WhatIf) -> dict[str, Any]:
+    """Context of a finished what-if."""
+    rows = policy_rows(result=row.result)
+    best = rows[1] if len(rows) > 1 else None
+    slot_s = float(row.numbers["slot_s"])
+    return {
+        "rows": rows,
+        "best": best,
+        "replay_job": row.result["job"],
+        "deadline_s": row.result["job"]["deadline_slots"] * slot_s,
+        "slot_s": slot_s,
+        "num_windows": len(row.result["starts"]),
+        "windows": windows(row),
+        "charts": {"result": row.result, "timelines": dated(row.timelines), "order": [r.name for r in rows[1:]]},
+        "worst": rows[-1] if len(rows) > 2 else None,
+    }
+
+
+def windows(row: WhatIf) -> list[dict[str, Any]]:
+    """The numbers of the charts by window: start, the optimum, each policy in the order of the result."""
+    result = row.result
+    found = []
+    for i, start in enumerate(result["starts"]):
+        cells = [
+            {"utility": p["utility"][i], "cost": p["cost"][i], "finish": p["finish_slot"][i]}
+            for p in result["policies"].values()
+        ]
+        optimum = {"utility": result["clairvoyant"]["utility"][i], "cost": result["clairvoyant"]["cost"][i]}
+        found.append({"number": i + 1, "start": start, "optimum": optimum, "cells": cells})
+    return found
+
+
+def dated(timelines: dict[str, Any]) -> dict[str, Any]:
+    """Timelines with the moment at which each window begins, where the trace has a clock."""
+    if not timelines or not timelines.get("start_s"):
+        return timelines
+    begins = [timelines["start_s"] + start * timelines["slot_s"] for start in timelines["starts"]]
+    return {**timelines, "begins": [local(dt.datetime.fromtimestamp(at, dt.UTC)) for at in begins]}
