@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -233,9 +233,10 @@ def snapshot_body(
     num_bytes: int = 0,
     digest: str = "",
     micro_step: int = 0,
+    parts: Mapping[str, str] | None = None,
     detail: str = "",
 ) -> dict[str, Any]:
-    """The body of `POST snapshots/`."""
+    """The body of `POST snapshots/`; `parts`: digests of the parts of the state that `digest` covers."""
     if kind not in SNAPSHOT_KINDS or status not in SNAPSHOT_STATUSES:
         raise ProtocolError(f"snapshot kind {kind!r} or status {status!r} is unknown")
     return {
@@ -250,7 +251,7 @@ def snapshot_body(
         "num_bytes": num_bytes,
         "digest": digest,
         "detail": detail[:500],
-    }
+    } | ({"parts": dict(parts)} if parts else {})
 
 
 def finish_body(

@@ -39,7 +39,7 @@ class Resumption:
 
     def __init__(self, trainer: BidirectionalMixin, loaded: LoadedState, fall_back: FallBack | None) -> None:
         self._trainer, self.loaded, self._fall_back = trainer, loaded, fall_back
-        self.digest = ""
+        self.digest, self.parts = "", dict[str, str]()
         self.partial: PartialStep | None = None
 
     def put_back(self) -> None:
@@ -130,7 +130,7 @@ class Resumption:
             trainer.lr_scheduler.state_dict(),
             all_gradients,
         )
-        parts = part_digests(state)
+        parts = self.parts = part_digests(state)
         self.digest = combined_digest(parts)
         different = differing_parts(parts, saved)
         return f"the loaded state is not the saved one: {', '.join(different)} differ" if different else ""

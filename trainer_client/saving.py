@@ -17,7 +17,7 @@ from trainer_client.agreement import Agreement
 from trainer_client.digests import combined_digest, part_digests, state_digest
 from trainer_client.fence import Fence, StaleAttempt
 from trainer_client.partialstep import PartialStep
-from trainer_client.snapshots import Snapshot, SnapshotStore
+from trainer_client.snapshots import Snapshot, SnapshotStore, step_of
 from trainer_client.staging import staged
 from trainer_client.training_state import LoadedState, capture_rng, digest_parts, model_state, read_state, write_state
 
@@ -193,14 +193,19 @@ class StateSaver:
     def _write_and_announce(self, draft: Draft) -> None:
         report, step = self._trainer.session.report_snapshot, draft.head["step"]
         head = draft.head | proof(draft.head, draft.tensors, [state_digest({"pieces": p}) for p in draft.gradients])
-        snapshot = self.store.write(step, lambda folder: write_state(folder, head, draft.tensors, draft.gradients))
-        self.store.verify(snapshot.path)
-        told = {"snapshot": snapshot.name, "kind": "gradient", "step": step, "uri": snapshot.uri}
+        snapshot = self.store.write(
+            step,
+            lambda folder: write_state(folder, head, draft.tensors, draft.gradients),
+            {name: head[name] for name in ("world_size", "digest")},
+            micro_step=head["micro_step"],
+        )
+        self.store.verify(snapshot.path, from_disk=True)
+        told = {"snapshot": snapshot.name, "kind": "gradient", "step": step, "uri": self.store.uri_of(snapshot.name)}
         told |= {"micro_step": head["micro_step"], "num_bytes": snapshot.num_bytes, "digest": head["digest"]}
-        report(status="verified", **told)
+        report(status="verified", parts=head["digest_parts"], **told)
         for name in self.store.prune(self._trainer.options.keep_snapshots):
-            uri = (self.store.root / name).resolve().as_uri()
-            report(snapshot=name, kind="gradient", status="deleted", step=int(name.split("-")[1]), uri=uri)
+            uri = self.store.uri_of(name)
+            report(snapshot=name, kind="gradient", status="deleted", step=step_of(name), uri=uri)
 
 
 def proof(head: dict[str, Any], tensors: dict[str, Any], gradients: Sequence[str]) -> dict[str, Any]:

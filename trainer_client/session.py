@@ -138,12 +138,14 @@ class Session:
         shards: Sequence[tuple[str, int]] = (),
         resumed_from: str | None = None,
         loaded_digest: str | None = None,
+        loaded_parts: Mapping[str, str] | None = None,
         applied: Sequence[str] = (),
         inside_step: bool = False,
     ) -> None:
         """Begin reporting (collective). Waits a few seconds at most for the server.
 
-        `shards`: (id, num_samples); `applied`: ids of journaled directives that the resumed state already contains;
+        `shards`: (id, num_samples); `loaded_digest`, `loaded_parts`: of the state in memory after loading the
+        snapshot `resumed_from`; `applied`: ids of journaled directives that the resumed state already contains;
         `inside_step`: `start_step` is under way already, so that changes can take effect after it only.
         """
         self._started_at = time.monotonic()
@@ -153,14 +155,11 @@ class Session:
             return
         self.reporter.start()
         if self.rank == 0:
-            self.reporter.post(
-                "start", self._start_body(planned_steps, start_step, shards, resumed_from, loaded_digest)
-            )
+            loaded = {"resumed_from": resumed_from, "loaded_digest": loaded_digest, "loaded_parts": loaded_parts}
+            self.reporter.post("start", self._start_body(planned_steps, start_step, shards) | loaded)
             self.reporter.flush(START_WAIT_S)
 
-    def _start_body(
-        self, planned: int, start: int, shards: Sequence[tuple[str, int]], resumed: str | None, digest: str | None
-    ) -> dict[str, Any]:
+    def _start_body(self, planned: int, start: int, shards: Sequence[tuple[str, int]]) -> dict[str, Any]:
         return {
             "protocol": protocol.PROTOCOL,
             "world_size": self.world_size,
@@ -170,8 +169,6 @@ class Session:
             "host": platform.node(),
             "versions": installed_versions(),
             "shards": [{"shard": name, "num_samples": count} for name, count in shards],
-            "resumed_from": resumed,
-            "loaded_digest": digest,
             "memory": None,
         }
 

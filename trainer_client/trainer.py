@@ -142,7 +142,8 @@ class BidirectionalMixin(_Base):
             start_step=loaded.step if loaded else 0,
             shards=list(self.source.mixture.num_samples().items()),
             resumed_from=loaded.snapshot.name if loaded else None,
-            loaded_digest=resumption.digest if resumption else None,
+            loaded_digest=(resumption.digest or None) if resumption else None,
+            loaded_parts=(resumption.parts or None) if resumption else None,
             applied=loaded.head["applied"] if loaded else (),
             inside_step=loaded is not None and loaded.partial is not None,
         )

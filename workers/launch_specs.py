@@ -30,6 +30,7 @@ def launch_spec(attempt: Attempt) -> LaunchSpec:
             "COUNTERFLOW_URL": settings.TRAINER_ENDPOINT,
             "COUNTERFLOW_JOB": str(attempt.job.uuid),
             "COUNTERFLOW_ATTEMPT": str(attempt.uuid),
+            "COUNTERFLOW_FENCE": str(attempt.fence),
             "COUNTERFLOW_TOKEN_FILE": str(rundirs.token_file(attempt)),
             "COUNTERFLOW_RUN_DIR": str(folder),
         },

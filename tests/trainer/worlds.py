@@ -136,7 +136,15 @@ def train(
 
     journal = Journal(config.gradient_snapshot_dir / "journal")
     session = Session(SessionConfig(config.run_dir), journal=journal)
-    seen: dict[str, Any] = {"steps": {}, "shards": {}, "ledger": {}, "said": [], "acks": [], "snapshots": []}
+    seen: dict[str, Any] = {
+        "steps": {},
+        "shards": {},
+        "ledger": {},
+        "said": [],
+        "acks": [],
+        "snapshots": [],
+        "hello": {},
+    }
 
     def report(step: int, *, shards: Any = None, **columns: Any) -> None:
         seen["steps"][step] = columns
@@ -146,11 +154,13 @@ def train(
     session.report_snapshot = lambda **fields: seen["snapshots"].append(fields)  # type: ignore[method-assign]
     session.say = lambda text, level="info": seen["said"].append((level, text))  # type: ignore[method-assign]
     session.desk.acknowledge = seen["acks"].append  # type: ignore[assignment]
+    start = session.start
+    session.start = lambda **hello: (seen["hello"].update(hello), start(**hello))[1]  # type: ignore[method-assign]
     trainer = build_trainer(config, session, load_shard_config(config.shard_config))
     if dropout:
-        trainer.model.config.attention_dropout = dropout
-        for layer in trainer.model.model.layers:
-            layer.self_attn.attention_dropout = dropout
+        for module in trainer.model.modules():
+            if hasattr(module, "attention_dropout"):
+                module.attention_dropout = dropout
     for raw in directives if session.rank == 0 else ():
         directive = Directive.parse(raw)
         session._inbox._order.append(directive.id)
@@ -172,6 +182,11 @@ def train(
         "evaluation": trainer.last_evaluation,
         "leave": trainer.leave,
     }
+
+
+def train_each(cases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Several runs one after the other in the same processes; the arguments of `train` for each."""
+    return [train(**case) for case in cases]
 
 
 def note_samples(trainer: Any, session: Any, ledger: dict[int, list[Any]], leave_at: Any = None) -> None:
