@@ -77,9 +77,21 @@ class Approval(PublicModel):
     answer = models.CharField(max_length=8, choices=[("approve", "approve"), ("reject", "reject")])
     reason = models.TextField(blank=True)
     args = models.JSONField(null=True, help_text="Edited arguments, if any")
+    void_at = models.DateTimeField(null=True, help_text="When a later approver changed the arguments; it counts no more")
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["decision", "user"], name="approval_once_per_person")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["decision", "user"],
+                condition=models.Q(void_at__isnull=True),
+                name="approval_in_force_once_per_person",
+            ),
+            models.UniqueConstraint(
+                fields=["decision"],
+                condition=models.Q(void_at__isnull=True, user__isnull=True, by_rule__gt=""),
+                name="approval_in_force_once_by_rule",
+            ),
+        ]
         ordering = ["id"]
 
 

@@ -19,6 +19,9 @@ class Team(PublicModel):
     time_zone = models.CharField(max_length=64, default="UTC", help_text="IANA name; shown times use it")
     last_decision_number = models.PositiveIntegerField(default=0)
     two_person = models.BooleanField(default=False, help_text="Costly decisions need two approvers")
+    two_person_from_usd = models.DecimalField(
+        max_digits=12, decimal_places=2, default=0, help_text="What costs at least this is costly; 0: everything"
+    )
     forbid_own_approval = models.BooleanField(default=False, help_text="Nobody approves what they asked for")
 
     class Meta:

@@ -6,7 +6,7 @@ auto_within_limits: done at once inside the limits, asked outside. auto: done at
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -39,8 +39,35 @@ def autonomy_verdict(
     confidence: float,
     default_answer: str = "reject",
     default_after_s: float = 10_800.0,
+    needs_two: bool = False,
 ) -> Verdict:
-    """Decide what happens to a proposal under a rule's level and limits."""
+    """Decide what happens to a proposal under a rule's level and limits.
+
+    Where two have to approve (`needs_two`), a rule's yes, or silence that counts as one, is one of the two, and none at all above
+    the rule's limits.
+    """
+    verdict = _one_verdict(autonomy, limits, usage, price_usd, num_samples, confidence, default_answer, default_after_s)
+    if not needs_two or "approve" not in (verdict.answer, verdict.default_answer):
+        return verdict
+    over = exceeded(limits=limits, usage=usage, price_usd=price_usd, num_samples=num_samples, confidence=confidence)
+    if over:
+        return Verdict("ask", f"Two people are asked, because {'; '.join(over)}.")
+    return replace(
+        verdict, reason=f"{verdict.reason} That is one of the two approvals needed; a person gives the other."
+    )
+
+
+def _one_verdict(
+    autonomy: str,
+    limits: dict[str, Any],
+    usage: Usage,
+    price_usd: float,
+    num_samples: int,
+    confidence: float,
+    default_answer: str,
+    default_after_s: float,
+) -> Verdict:
+    """The verdict where one approval is enough."""
     if autonomy == "off":
         return Verdict("drop", "This kind is switched off.")
     if autonomy == "suggest":

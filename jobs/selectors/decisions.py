@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 from django.db.models import Count, Max, Q, QuerySet, Sum
 
 from jobs.access import Viewer, visible
-from jobs.models import ROLES, Decision, Event, Job, Rule, Team
+from jobs.models import ROLES, Approval, Decision, Event, Job, Rule, Team
 from jobs.services.rules import rule_for
 from jobs.states import JOB_OVER
 
@@ -105,6 +106,17 @@ def rules_in_force(*, team: Team, job: Job | None = None) -> dict[str, Rule]:
     """Decision kind -> the rule that applies: the job's own before the team's."""
     rules = Rule.objects.filter(team=team, enabled=True).filter(Q(job=None) | Q(job=job)).select_related("updated_by")
     return {rule.kind: rule for rule in sorted(rules, key=lambda r: r.job_id is not None)}
+
+
+def approvals_in_force(*, decision: Decision) -> list[Approval]:
+    """The answers that count, oldest first: those given before somebody changed the arguments do not."""
+    return [approval for approval in decision.approvals.all() if approval.void_at is None]
+
+
+def args_in_force(*, decision: Decision) -> dict[str, Any]:
+    """The arguments that the next yes would approve: as proposed, or as the approvers so far have edited them."""
+    edits = [approval.args for approval in approvals_in_force(decision=decision) if approval.args]
+    return {**decision.args, **(edits[-1] if edits else {})}
 
 
 def approval_role(*, decision: Decision) -> str:

@@ -143,7 +143,7 @@ def _decisions(job: Job) -> Any:
 
 
 def _decision(decision: Any, losses: Losses) -> dict[str, Any]:
-    answers = list(decision.approvals.all())
+    answers = [answer for answer in decision.approvals.all() if answer.void_at is None]
     shard = decision.subject.removeprefix("shard:") if decision.subject.startswith("shard:") else None
     return {
         "decision": str(decision),

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 from typing import TYPE_CHECKING, Any
 
 from django.db import IntegrityError, transaction
 
 from jobs.errors import AlreadyAnswered, Invalid, NotAllowed, StaleWrite
 from jobs.models import Approval, Decision
+from jobs.scheduler.arguments import edit_errors
+from jobs.selectors.decisions import args_in_force
 from jobs.services.commands import command_issue
-from jobs.services.events import Actor
+from jobs.services.events import SYSTEM, Actor, event_append
+from jobs.services.second_approvals import (
+    approvals_make_void,
+    half_tell,
+    seen_check,
+    silence_is_no_yes,
+    waits_for_another,
+)
 from jobs.services.transitions import state_move
 
 if TYPE_CHECKING:
@@ -25,51 +33,41 @@ def decision_approve(
     user: User | None = None,
     by_rule: str = "",
     args: dict[str, Any] | None = None,
+    seen_args: dict[str, Any] | None = None,
     reason: str = "",
 ) -> Decision:
     """Say yes, by a person or by a rule; the command is issued in the same transaction.
 
-    Raises `AlreadyAnswered` if the decision is no longer open, `Invalid` for arguments out of range, `NotAllowed` where the
-    team forbids approving one's own request. Where two people are needed, the first yes leaves the decision open.
+    `args` edits the arguments in force, `seen_args` are those that the person was shown. Where two approvals are needed, the first
+    leaves the decision open. Raises `AlreadyAnswered` if it is no longer open, `Invalid` for arguments out of range, `NotAllowed`
+    where the team forbids approving one's own request, `Conflict` if other arguments are in force than the person saw.
     """
     _check_open(decision, now)
     if user is not None and decision.team.forbid_own_approval and decision.requested_by_id == user.pk:
         raise NotAllowed("You asked for this; somebody else has to approve it.")
-    final = {**decision.args, **(_edited(decision, args) if args else {})}
+    _check_edits(decision, args or {})
     actor = Actor.person(user) if user else Actor.rule(by_rule)
     try:
         with transaction.atomic():
-            # Two first answers at once must see each other, or both would wait for a second.
-            Decision.objects.select_for_update().only("pk").get(pk=decision.pk)
+            locked = _locked(decision)
+            before = args_in_force(decision=locked)
+            seen_check(decision, before, seen_args, user)
+            final = {**before, **(args or {})}
+            if final != before:
+                approvals_make_void(locked, final, now, actor)
             Approval.objects.create(
                 decision=decision,
                 user=user,
                 by_rule=by_rule,
                 answer="approve",
                 reason=reason,
-                args=args,
+                args={k: v for k, v in final.items() if v != decision.args.get(k)} or None,
                 created_at=now,
             )
-            if user is not None and _needs_second(decision):
-                return decision
-            state_move(
-                decision,
-                "approved",
-                now=now,
-                actor=actor,
-                args=final,
-                text=f"{decision} approved by {actor.label}." + (f" {reason}" if reason else ""),
-                data={"args": final, "edited": args or {}},
-            )
-            command_issue(
-                job=decision.job,
-                kind=decision.kind,
-                key=f"decision:{decision.uuid}",
-                args=final,
-                decision=decision,
-                now=now,
-                actor=actor,
-            )
+            if waits_for_another(decision, final):
+                half_tell(decision, final, now, actor, reason)
+            else:
+                _carry_out(decision, final, now, actor, reason)
     except StaleWrite:
         raise _answered(decision) from None
     except IntegrityError:
@@ -87,7 +85,10 @@ def decision_reject(*, decision: Decision, now: dt.datetime, reason: str, user: 
         with transaction.atomic():
             if user is not None:
                 Approval.objects.update_or_create(
-                    decision=decision, user=user, defaults={"answer": "reject", "reason": reason, "created_at": now}
+                    decision=decision,
+                    user=user,
+                    void_at=None,
+                    defaults={"answer": "reject", "reason": reason, "created_at": now},
                 )
             state_move(decision, "rejected", now=now, actor=actor, text=f"{decision} rejected: {reason}")
     except StaleWrite:
@@ -98,14 +99,65 @@ def decision_reject(*, decision: Decision, now: dt.datetime, reason: str, user: 
 def decision_answer_by_default(*, decision: Decision, now: dt.datetime) -> None:
     """Nobody answered: do what the rule says silence means."""
     try:
-        if decision.default_answer == "approve":
-            decision_approve(
-                decision=decision, now=now, by_rule=f"{decision.kind} (default)", reason="Nobody answered in time."
-            )
-        else:
+        if decision.default_answer != "approve":
             decision_reject(decision=decision, now=now, reason="Nobody answered in time; silence means no.")
+            return
+        if why := silence_is_no_yes(decision, now):
+            _drop_default(decision, now, f"Silence does not count as a yes to {decision}: {why}.")
+            return
+        by_rule = f"{decision.kind} (default)"
+        decision_approve(decision=decision, now=now, by_rule=by_rule, reason="Nobody answered in time.")
+        if decision.status == "proposed":
+            _drop_default(decision, now, f"Silence was one of two approvals of {decision}; a person gives the other.")
     except AlreadyAnswered:
         return  # a person was faster
+
+
+def _drop_default(decision: Decision, now: dt.datetime, text: str) -> None:
+    """Silence has said what it had to say; the decision waits for people until it expires."""
+    with transaction.atomic():
+        rows = Decision.objects.filter(pk=decision.pk, status="proposed", default_at__isnull=False)
+        if rows.update(default_at=None, default_answer=""):
+            event_append(
+                team=decision.team, job=decision.job, kind="decision.silence", subject=decision, now=now, actor=SYSTEM,
+                text=text,
+            )  # fmt: skip
+
+
+def _locked(decision: Decision) -> Decision:
+    """The row as it is now, for this transaction alone. Two answers at once must see each other, or both would wait."""
+    locked = Decision.objects.select_for_update().get(pk=decision.pk)
+    if locked.status != "proposed":
+        raise StaleWrite(f"{decision} was no longer proposed.")
+    return locked
+
+
+def _check_edits(decision: Decision, edits: dict[str, Any]) -> None:
+    if errors := edit_errors(decision.args, decision.allowed, edits):
+        raise Invalid("These arguments are outside what may be chosen.", fields=errors)
+
+
+def _carry_out(decision: Decision, final: dict[str, Any], now: dt.datetime, actor: Actor, reason: str) -> None:
+    """The last yes that was needed."""
+    edited = {name: value for name, value in final.items() if value != decision.args.get(name)}
+    state_move(
+        decision,
+        "approved",
+        now=now,
+        actor=actor,
+        args=final,
+        text=f"{decision} approved by {actor.label}." + (f" {reason}" if reason else ""),
+        data={"args": final, "edited": edited},
+    )
+    command_issue(
+        job=decision.job,
+        kind=decision.kind,
+        key=f"decision:{decision.uuid}",
+        args=final,
+        decision=decision,
+        now=now,
+        actor=actor,
+    )
 
 
 def _check_open(decision: Decision, now: dt.datetime) -> None:
@@ -117,39 +169,6 @@ def _check_open(decision: Decision, now: dt.datetime) -> None:
 
 def _answered(decision: Decision) -> AlreadyAnswered:
     decision.refresh_from_db()
-    last = decision.approvals.order_by("-id").first()
+    last = decision.approvals.filter(void_at=None).order_by("-id").first()
     who = f" by {last.user or 'rule ' + last.by_rule}" if last else ""
     return AlreadyAnswered(f"{decision} is already {decision.status}{who}.", status=decision.status)
-
-
-def _needs_second(decision: Decision) -> bool:
-    if not decision.team.two_person:
-        return False
-    return decision.approvals.filter(answer="approve").values("user").distinct().count() < 2
-
-
-def _edited(decision: Decision, args: dict[str, Any]) -> dict[str, Any]:
-    """The edited arguments, checked against `decision.allowed`."""
-    errors: dict[str, list[str]] = {}
-    for name, value in args.items():
-        if value == decision.args.get(name):
-            continue
-        if (problem := _out_of_range(decision.allowed.get(name), value)) is not None:
-            errors[name] = [problem]
-    if errors:
-        raise Invalid("These arguments are outside what may be chosen.", fields=errors)
-    return args
-
-
-def _out_of_range(allowed: Any, value: Any) -> str | None:
-    if allowed is None:
-        return "This argument may not be changed."
-    if isinstance(allowed, list):
-        return None if value in allowed else "One of " + ", ".join(str(a) for a in allowed) + "."
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return "Give a number."
-    if allowed.get("integer") and value != int(value):
-        return "Give a whole number."
-    if not allowed["min"] <= value <= allowed["max"]:
-        return f"From {allowed['min']} to {allowed['max']}."
-    return None

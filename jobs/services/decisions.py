@@ -13,7 +13,7 @@ from jobs.models import Decision, Job, Team
 from jobs.scheduler.autonomy import autonomy_verdict
 from jobs.scheduler.proposal import Proposal
 from jobs.services.events import SYSTEM, Actor, event_append
-from jobs.services.rules import rule_for, rule_usage
+from jobs.services.rules import needs_two, rule_for, rule_usage
 from jobs.services.transitions import state_move
 from jobs.states import JOB_OVER
 
@@ -44,6 +44,7 @@ def decision_propose(
         confidence=proposal.confidence,
         default_answer=rule.default_answer,
         default_after_s=rule.default_after_s,
+        needs_two=needs_two(job.team, proposal.price_usd),
     )
     if verdict.answer == "drop" and requested_by is None:
         return None

@@ -6,10 +6,10 @@ import datetime as dt
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Sum
+from django.db.models import QuerySet, Sum
 
 from jobs.errors import Invalid
-from jobs.models import AUTONOMY, ROLES, Augmentation, Decision, Job, Rule, Team
+from jobs.models import AUTONOMY, ROLES, Approval, Augmentation, Decision, Job, Rule, Team
 from jobs.scheduler.autonomy import Usage
 from jobs.services.events import Actor, event_append
 
@@ -27,17 +27,28 @@ def rule_for(*, job: Job, kind: str) -> Rule:
     )
 
 
+def needs_two(team: Team, price_usd: float) -> bool:
+    """Whether a decision at this price takes two approvers."""
+    return team.two_person and price_usd >= float(team.two_person_from_usd)
+
+
 def rule_usage(*, rule: Rule, job: Job, now: dt.datetime) -> Usage:
     """What automatic approvals under `rule` have used: today in the team's (or job's) decisions of that kind."""
     scope = {"job": job} if rule.job_id else {"team": job.team}
     day = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    mine = Decision.objects.filter(kind=rule.kind, approvals__by_rule__gt="", **scope)
-    today = mine.filter(approvals__created_at__gte=day)
+    today = Decision.objects.filter(pk__in=_by_rule_since(day), kind=rule.kind, **scope)
+    last_hour = Decision.objects.filter(pk__in=_by_rule_since(now - dt.timedelta(hours=1)), kind=rule.kind, **scope)
     return Usage(
         usd_today=float(today.aggregate(s=Sum("price_usd"))["s"] or 0),
         samples_today=Augmentation.objects.filter(decision__in=today).aggregate(s=Sum("num_wanted"))["s"] or 0,
-        num_last_hour=mine.filter(approvals__created_at__gte=now - dt.timedelta(hours=1)).count(),
+        num_last_hour=last_hour.count(),
     )
+
+
+def _by_rule_since(moment: dt.datetime) -> QuerySet[Approval, int]:
+    """Ids of the decisions to which a rule said yes since `moment`."""
+    given = Approval.objects.filter(by_rule__gt="", void_at=None, created_at__gte=moment)
+    return given.order_by().values_list("decision_id", flat=True)
 
 
 @transaction.atomic

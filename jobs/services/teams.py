@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
@@ -34,8 +35,8 @@ def team_create(*, name: str, admin: User, now: dt.datetime, time_zone: str = "U
 
 @transaction.atomic
 def team_change(*, team: Team, now: dt.datetime, actor: Actor, **fields: Any) -> Team:
-    """Change name, time_zone, two_person or forbid_own_approval."""
-    if unknown := set(fields) - {"name", "time_zone", "two_person", "forbid_own_approval"}:
+    """Change name, time_zone, two_person, two_person_from_usd or forbid_own_approval."""
+    if unknown := set(fields) - {"name", "time_zone", "two_person", "two_person_from_usd", "forbid_own_approval"}:
         raise Invalid(f"A team has no {', '.join(sorted(unknown))}.")
     if not fields.get("name", team.name).strip():
         raise Invalid("A team needs a name.", fields={"name": ["Give a name."]})
@@ -46,7 +47,8 @@ def team_change(*, team: Team, now: dt.datetime, actor: Actor, **fields: Any) ->
         for name, value in changed.items():
             setattr(team, name, value)
         text = "Team settings changed: " + ", ".join(f"{name} {value}" for name, value in changed.items()) + "."
-        event_append(team=team, kind="team.changed", subject=team, now=now, actor=actor, text=text, data=changed)
+        data = {name: str(value) if isinstance(value, Decimal) else value for name, value in changed.items()}
+        event_append(team=team, kind="team.changed", subject=team, now=now, actor=actor, text=text, data=data)
     return team
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import html
+import json
+import re
+from typing import Any
 
 import pytest
 from django.urls import reverse
@@ -115,6 +119,33 @@ def test_two_people_are_needed_where_the_team_says_so() -> None:
     assert Decision.objects.get(pk=decision.pk).status == "proposed"
     signed_in(cast.admin).post(url)
     assert Decision.objects.get(pk=decision.pk).status == "approved"
+
+
+def test_the_second_of_two_is_shown_what_the_first_edited_and_approves_exactly_that() -> None:
+    cast, _, decision = small_world()
+    cast.team.two_person = True
+    cast.team.save()
+    url, shown = reverse("decision_yes", args=[decision.uuid]), reverse("decision", args=[decision.uuid])
+    before = hidden_args(signed_in(cast.admin).get(shown).content.decode())
+    edited = {"edited": "1", "edit-count": "50", "edit-method": "eda", "seen": json.dumps(before)}
+    assert b"One more approver" in signed_in(cast.approver).post(url, edited, follow=True).content
+    admin = signed_in(cast.admin)
+    stale = admin.post(url, {"seen": json.dumps(before), "back": shown}, follow=True).content.decode()
+    assert "were edited by another approver" in stale
+    assert "1 of 2 approvals" in stale
+    assert "count 50 (proposed 200)" in stale
+    now = hidden_args(stale)
+    assert (now["count"], now["method"]) == (50, "eda")
+    admin.post(url, {"seen": json.dumps(now)})
+    decision.refresh_from_db()
+    assert (decision.status, decision.args) == ("approved", now)
+
+
+def hidden_args(page: str) -> dict[str, Any]:
+    """The arguments that the approve button was shown with."""
+    found = re.search(r'name="seen" value="([^"]*)"', page)
+    assert found is not None
+    return dict(json.loads(html.unescape(found[1])))
 
 
 def test_evidence_effects_and_price_stand_on_the_page() -> None:

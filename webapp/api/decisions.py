@@ -57,7 +57,8 @@ class Decisions(ReadDoor):
     @action(detail=True, methods=["post"])
     @idempotent
     def approve(self, request: Request, id: str) -> Response:
-        """Say yes; the first answer wins, later ones get 409. `args` may be edited inside `allowed`."""
+        """Say yes; the first answer wins, later ones get 409. `args` may be edited inside `allowed`. Where two have to approve, the
+        first yes leaves the decision `proposed`, and an edit by the second makes the first void."""
         data = self.body(shape.ApproveInput)
         decision = decision_approve(decision=self.answerable(), now=self.now, user=self.person, **data)
         return Response(self.told(decision))

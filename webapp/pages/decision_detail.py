@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from dataclasses import dataclass
 from typing import Any
 
 from jobs.access import role_reaches
 from jobs.models import Decision
-from jobs.selectors.decisions import approval_role, decision_history, decisions_related, rule_record
+from jobs.scheduler.arguments import in_words, price_with
+from jobs.selectors.decisions import (
+    approval_role,
+    approvals_in_force,
+    args_in_force,
+    decision_history,
+    decisions_related,
+    rule_record,
+)
+from jobs.services.rules import needs_two
 from webapp import formats
 from webapp.templatetags.cf import loss_change, span_change, usd_change
 
@@ -120,7 +130,7 @@ def decision_detail(decision: Decision, role: str, now: dt.datetime) -> dict[str
     """Context of the right-hand side."""
     needed = approval_role(decision=decision)
     is_open = decision.status == "proposed" and decision.expires_at > now
-    approvals = list(decision.approvals.all())
+    approvals, args = approvals_in_force(decision=decision), args_in_force(decision=decision)
     return {
         "is_open": is_open,
         "may_answer": is_open and role_reaches(role, needed),
@@ -133,14 +143,19 @@ def decision_detail(decision: Decision, role: str, now: dt.datetime) -> dict[str
         "approvals": approvals,
         "answered_by": approvals[-1] if approvals else None,
         "num_yes": sum(a.answer == "approve" for a in approvals),
-        "yes": consequence(decision),
+        "needs_two": needs_two(decision.team, price_with(float(decision.price_usd), decision.args, args)),
+        "args": args,
+        "args_text": json.dumps(args),
+        "edits": in_words(args, decision.args) if args != decision.args and decision.status == "proposed" else "",
+        "price_usd": price_with(float(decision.price_usd), decision.args, args),
+        "yes": consequence(decision, args),
         "data_jobs": list(decision.augmentations.all()),
     }
 
 
-def consequence(decision: Decision) -> str:
-    """What follows a yes, in a sentence with its numbers."""
-    args, name = decision.args, decision.args.get("shard_id", "the shard")
+def consequence(decision: Decision, args: dict[str, Any]) -> str:
+    """What follows a yes to these arguments, in a sentence with its numbers."""
+    name = args.get("shard_id", "the shard")
     if decision.kind == "augment_shard":
         how = "replace the samples it has" if args.get("mode") == "replace" else "are added to those it has"
         return (

@@ -26,7 +26,7 @@ from jobs.selectors.decisions import (
 from jobs.services.approvals import decision_approve, decision_reject
 from webapp.pages.decision_detail import decision_detail, urgency_groups
 from webapp.pages.door import PageRequest, fetch_in_team, must, page
-from webapp.pages.forms.decisions import EditForm, RejectForm
+from webapp.pages.forms.decisions import EditForm, RejectForm, args_shown
 from webapp.pages.paging import chosen, paged
 
 PER_PAGE = 50
@@ -102,9 +102,10 @@ def decision_yes(request: PageRequest, key: uuid.UUID) -> HttpResponse:
     form = EditForm(row, request.POST) if "edited" in request.POST else None
     if form is not None and not form.is_valid():
         return _again(request, row, edit_form=form)
-    args = form.edited(row) if form is not None else None
+    args = form.edited() if form is not None else None
+    seen = args_shown(request.POST.get("seen", ""))
     try:
-        decision_approve(decision=row, now=timezone.now(), user=request.user, args=args or None)
+        decision_approve(decision=row, now=timezone.now(), user=request.user, args=args or None, seen_args=seen)
     except Invalid as error:
         form = form or EditForm(row)
         form.add_domain_error(error)

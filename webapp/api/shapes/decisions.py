@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from jobs.models import AUTONOMY, ROLES
+from jobs.models import AUTONOMY, ROLES, Decision
+from jobs.selectors.decisions import args_in_force
 from jobs.services.rules import KINDS
 from webapp.api.shapes.fields import Input, Named, PersonField, RowShape, StatefulShape
 
@@ -17,6 +19,9 @@ class ApprovalShape(RowShape):
     answer = serializers.CharField(help_text="approve or reject")
     reason = serializers.CharField()
     args = serializers.JSONField(allow_null=True, help_text="Edited arguments, if any")
+    void_at = serializers.DateTimeField(
+        allow_null=True, help_text="When a later approver changed the arguments, so that this answer no longer counts"
+    )
 
 
 class DecisionShape(StatefulShape):
@@ -49,10 +54,20 @@ class DecisionFull(DecisionShape):
     evidence = serializers.JSONField()
     requested_by = PersonField(read_only=True, allow_null=True)
     approvals = ApprovalShape(many=True)
+    args_in_force = serializers.SerializerMethodField(
+        help_text="What a yes approves now: as proposed, or as an earlier of two approvers edited it"
+    )
+
+    @extend_schema_field(serializers.DictField())
+    def get_args_in_force(self, decision: Decision) -> dict[str, Any]:
+        return args_in_force(decision=decision)
 
 
 class ApproveInput(Input):
     args = serializers.DictField(required=False, help_text="Edited arguments, inside `allowed`")
+    seen_args = serializers.DictField(
+        required=False, help_text="`args_in_force` as you read them; needed where an earlier approver edited them"
+    )
     reason = serializers.CharField(max_length=2000, required=False, allow_blank=True, default="")
 
 

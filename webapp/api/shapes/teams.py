@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 from rest_framework import serializers
 
 from jobs.models import ROLES, SCOPES
@@ -13,6 +15,9 @@ class TeamShape(RowShape):
     slug = serializers.CharField()
     time_zone = serializers.CharField(help_text="IANA name")
     two_person = serializers.BooleanField(help_text="Costly decisions need two approvers")
+    two_person_from_usd = serializers.DecimalField(
+        max_digits=12, decimal_places=2, help_text="What costs at least this is costly"
+    )
     forbid_own_approval = serializers.BooleanField()
 
 
@@ -25,6 +30,9 @@ class TeamChange(Input):
     name = serializers.CharField(max_length=80, required=False)
     time_zone = serializers.CharField(max_length=64, required=False)
     two_person = serializers.BooleanField(required=False)
+    two_person_from_usd = serializers.DecimalField(
+        max_digits=12, decimal_places=2, min_value=Decimal(0), required=False
+    )
     forbid_own_approval = serializers.BooleanField(required=False)
 
 

@@ -51,5 +51,13 @@ class TeamForm(PageForm):
         label="Time zone",
         help_text="The clock that pages of this team show",
     )
-    two_person = forms.BooleanField(label="Decisions need two approvers", required=False)
+    two_person = forms.BooleanField(label="Costly decisions need two approvers", required=False)
+    two_person_from_usd = forms.DecimalField(
+        label="Costly from, USD",
+        min_value=0,
+        max_digits=12,
+        decimal_places=2,
+        initial=0,
+        help_text="0: every decision. A rule's yes, or silence that counts as one, is one of the two at most",
+    )
     forbid_own_approval = forms.BooleanField(label="Nobody approves what they asked for", required=False)
