@@ -26,7 +26,8 @@ def state_carry(*, attempt: Attempt, command: Command, now: dt.datetime) -> int:
     if attempt.fence > 1 and has_journal(attempt.job):
         return 0
     orders: list[tuple[str, dict[str, Any]]] = []
-    rows = list(attempt.job.job_shards.select_related("shard", "revision", "revision__augmentation").order_by("index"))
+    shards = attempt.job.job_shards.filter(revision__num_samples__gt=0)  # without the row that stands for the whole run
+    rows = list(shards.select_related("shard", "revision", "revision__augmentation").order_by("index"))
     if attempt.fence > 1:
         for row in rows:
             made = row.revision.augmentation

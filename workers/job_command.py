@@ -25,8 +25,22 @@ def main() -> int:
     if command.get("setup") and not set_up(folder, command["setup"]):
         print("Error: the setup of the job failed", file=sys.stderr)
         return BAD_CONFIGURATION
+    for name, value in trackers().items():
+        os.environ.setdefault(name, value)
     sys.stdout.flush()
     os.execv(SHELL, [SHELL, "-c", command["run"]])
+
+
+def trackers() -> dict[str, str]:
+    """Variables by which a script that knows nothing of Counterflow reports to it: `transformers` does, and so does MLflow."""
+    attempt = f"{os.environ['COUNTERFLOW_URL']}/api/v1/attempts/{os.environ['COUNTERFLOW_ATTEMPT']}"
+    token = Path(os.environ["COUNTERFLOW_TOKEN_FILE"])
+    return {
+        "KUBEFLOW_TRAINER_SERVER_URL": f"{attempt}/trainjobs/{os.environ['COUNTERFLOW_JOB']}/status",
+        "KUBEFLOW_TRAINER_SERVER_TOKEN": str(token),
+        "MLFLOW_TRACKING_URI": f"{attempt}/mlflow",
+        "MLFLOW_TRACKING_TOKEN": token.read_text().strip(),
+    }
 
 
 def set_up(folder: Path, script: str) -> bool:

@@ -73,7 +73,7 @@ def shards_write(job: Job) -> Path:
         return path
     folder = job_dir(job) / "data"
     folder.mkdir(parents=True, exist_ok=True)
-    rows = job.job_shards.select_related("shard", "revision").order_by("index")
+    rows = job.job_shards.filter(revision__num_samples__gt=0).select_related("shard", "revision").order_by("index")
     entries = [_entry(row, folder) for row in rows]
     draft = path.with_suffix(f".{os.getpid()}.new")
     draft.write_text(yaml.safe_dump({"shards": entries}, sort_keys=False, allow_unicode=True))

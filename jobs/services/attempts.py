@@ -18,6 +18,7 @@ from jobs.services.proofs import proof_take
 from jobs.services.resizes import resizes_nudge
 from jobs.services.tokens import token_create
 from jobs.services.transitions import state_move
+from jobs.services.whole_runs import WHOLE_RUN, whole_run_attach
 from jobs.states import ATTEMPT_LIVE
 
 MAX_ATTEMPTS = 5  # failed attempts after which a job is given up
@@ -65,8 +66,11 @@ def attempt_start(*, attempt: Attempt, now: dt.datetime, hello: dict[str, Any]) 
         "versions": hello.get("versions", {}),
         "heartbeat_at": now,
     }
+    if WHOLE_RUN in hello.get("shards", ()):
+        whole_run_attach(job=attempt.job, now=now)
     if attempt.status != "starting":
-        Attempt.objects.filter(pk=attempt.pk).update(heartbeat_at=now)
+        late = {} if attempt.capabilities else {k: fields[k] for k in ("capabilities", "versions", "planned_steps")}
+        Attempt.objects.filter(pk=attempt.pk).update(heartbeat_at=now, **late)
         return attempt
     with transaction.atomic():
         state_move(

@@ -201,7 +201,7 @@ def _take_shards(job: Job, weights: dict[str, float]) -> None:
     rows: list[JobShard] = []
     for shard in shards:
         newest = max(shard.revisions.all(), key=lambda r: r.number, default=None)
-        if newest is None:
+        if newest is None or not newest.num_samples:
             continue
         rows.append(
             JobShard(

@@ -46,14 +46,19 @@ def shard_stats_add(
     for an unknown shard.
     """
     attempt = _attempt(job, now)
+    if step is None:
+        step = max(attempt.start_step, Worker.objects.get(attempt=attempt, rank=0).last_step + 1)
+    body = _report(step, shard_id, loss, tokens, gradient_norm, throughput, nonfinite or {})
+    return report_as_next(attempt=attempt, now=now, body=body)
+
+
+def report_as_next(*, attempt: Attempt, now: dt.datetime, body: dict[str, Any]) -> Stored:
+    """Store `body` (steps and shards of the trainer protocol) as the next report of worker 0, for those who do not count."""
     tries = 0
     while True:
-        worker = Worker.objects.get(attempt=attempt, rank=0)
-        at = step if step is not None else max(attempt.start_step, worker.last_step + 1)
-        body = _report(
-            worker.last_seq + 1 + tries, at, shard_id, loss, tokens, gradient_norm, throughput, nonfinite or {}
-        )
-        stored = report_add(attempt=attempt, batch=report_parse(json.dumps(body).encode()), now=now)
+        seq = Worker.objects.get(attempt=attempt, rank=0).last_seq + 1 + tries
+        whole = {"protocol": PROTOCOL, "worker": 0, "seq": seq, **body}
+        stored = report_add(attempt=attempt, batch=report_parse(json.dumps(whole).encode()), now=now)
         tries += 1
         if not stored.duplicate or tries >= MAX_TRIES:
             return stored
@@ -72,7 +77,6 @@ def _attempt(job: Job, now: dt.datetime) -> Attempt:
 
 
 def _report(
-    seq: int,
     step: int,
     shard_id: str,
     loss: float | None,
@@ -84,9 +88,6 @@ def _report(
     flags = {name: {word: [0]} for name, word in nonfinite.items()}
     step_flags = {"grad_norm": flags["gradient_norm"]} if "gradient_norm" in flags else {}
     return {
-        "protocol": PROTOCOL,
-        "worker": 0,
-        "seq": seq,
         "steps": {
             "step": [step],
             "step_time_s": [tokens / throughput if throughput and tokens > 1 else None],

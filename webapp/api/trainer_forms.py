@@ -84,6 +84,7 @@ def start_fields(word: StartForm) -> dict[str, Any]:
         "capabilities": [plain(c, 40) for c in word.capabilities],
         "versions": {plain(k, 40): plain(v or "", 80) for k, v in list(word.versions.items())[:100]},
         "host": plain(word.host, 200),
+        "shards": {plain(str(shard.get("shard", "")), 120) for shard in word.shards},
         "resumed_from": plain(word.resumed_from or "", 120) or None,
         "loaded_digest": plain(word.loaded_digest or "", 80) or None,
         "loaded_parts": parts_of(word.loaded_parts),

@@ -31,7 +31,7 @@ for name, door in {
     router.register(name, door, basename=f"api_{name}")
 
 version_1: list[URLPattern | URLResolver] = list(router.urls)
-for module in ("webapp.api.trainer", "webapp.api.heatmap"):
+for module in ("webapp.api.foreign", "webapp.api.trainer", "webapp.api.heatmap"):
     if find_spec(module):
         # Before the router: a trainer's addresses are the busiest.
         version_1 = [*import_module(module).urlpatterns, *version_1]

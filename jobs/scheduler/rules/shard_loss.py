@@ -64,8 +64,8 @@ def propose(situation: Situation) -> list[Proposal]:
     active = sum(not s.paused and s.weight > 0 for s in situation.shards)
     for signal in signals:
         shard = situation.shards[signal.index]
-        if _cooling(situation, shard, settings):
-            continue
+        if not shard.num_samples or _cooling(situation, shard, settings):
+            continue  # a shard without samples stands for a run that reports no shards
         if shard.paused:
             proposal = _resume(situation, shard, settings)
         else:
