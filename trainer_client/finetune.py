@@ -100,7 +100,10 @@ def build_trainer(config: FinetuneConfig, session: Session, entries: list[ShardE
     """Data, model and trainer (collective)."""
     shards = ShardSet.open(entries, config.eval_fraction)
     weights = {entry.id: entry.weight for entry in entries} | config.weights
-    mixture = ShardedMixture(shards.counts(), global_batch=config.global_batch, seed=config.seed, weights=weights)
+    paused = [entry.id for entry in entries if entry.paused]
+    mixture = ShardedMixture(
+        shards.counts(), global_batch=config.global_batch, seed=config.seed, weights=weights, paused=paused
+    )
     model, tokenizer = obtain_model(
         config.model,
         shards.texts(),

@@ -11,7 +11,7 @@ Legend: K shards, B samples of a global batch, S steps of a planned block.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,8 +60,12 @@ class ShardedMixture:
         global_batch: int,
         seed: int = 0,
         weights: Mapping[str, float] | None = None,
+        paused: Collection[str] = (),
     ) -> None:
-        """`shards`: (id, num_samples); `weights` default to 1.0 each (relative chance of a sample to come from a shard)."""
+        """`shards`: (id, num_samples); `weights` default to 1.0 each (relative chance of a sample to come from a shard).
+
+        Those `paused` give no sample until a `resume_shard`.
+        """
         self.seed = seed
         self.names: list[str] = []
         self.log: list[dict[str, Any]] = []
@@ -72,9 +76,10 @@ class ShardedMixture:
         self._global_batch = _positive(global_batch, "global_batch")
         for name, num_samples in shards.items() if isinstance(shards, Mapping) else shards:
             self._append(name, num_samples, float((weights or {}).get(name, 1.0)))
-        unknown = sorted(set(weights or {}) - set(self.names))
-        if unknown:
-            raise MixtureError(f"weights name unknown shards: {', '.join(unknown)}")
+        for what, given in (("weights name", set(weights or {})), ("paused are", set(paused))):
+            if unknown := sorted(given - set(self.names)):
+                raise MixtureError(f"{what} unknown shards: {', '.join(unknown)}")
+        self._paused = [name in paused for name in self.names]
         self._check_some_active(self._weight, self._paused)
         self._start = 0  # first step of the planned block; the shard order stands there
         self._block: list[Plan] = []

@@ -25,6 +25,7 @@ class ShardEntry:
     size_mb: float | None = None
     hardness_score: float | None = None
     weight: float = 1.0
+    paused: bool = False
     provenance: dict[str, Any] = field(default_factory=dict)
 
 
@@ -54,6 +55,8 @@ def _entry(raw: Any, number: int, config: Path) -> ShardEntry:
     for name in ("id", "path"):
         if not isinstance(raw.get(name), str) or not raw[name].strip():
             raise ShardDataError(f"{where} needs {name!r} as text")
+    if not isinstance(raw.get("paused", False), bool):
+        raise ShardDataError(f"{where}: paused must be true or false, not {raw['paused']!r}")
     provenance = raw.get("provenance") or {}
     if not isinstance(provenance, dict):
         raise ShardDataError(f"{where}: provenance must be a mapping")
@@ -65,6 +68,7 @@ def _entry(raw: Any, number: int, config: Path) -> ShardEntry:
         size_mb=_number(raw.get("size_mb"), f"{where}: size_mb"),
         hardness_score=_number(raw.get("hardness_score"), f"{where}: hardness_score"),
         weight=_number(raw.get("weight"), f"{where}: weight", default=1.0) or 0.0,
+        paused=raw.get("paused", False),
         provenance=provenance,
     )
 

@@ -81,6 +81,17 @@ def test_pausing_and_resuming_at_once_changes_nothing() -> None:
     assert ledger(mixture, range(10, 30)) == ledger(make(), range(30))[80:]
 
 
+def test_a_shard_may_begin_paused_but_not_every_shard() -> None:
+    mixture = make(paused=["c"])
+    assert {name for _, name, _ in ledger(mixture, range(10))} == {"a", "b"}
+    mixture.apply(10, {"action": "resume_shard", "shard": "c"})
+    assert "c" in {name for _, name, _ in ledger(mixture, range(10, 12))}
+    with pytest.raises(MixtureError, match="must stay active"):
+        make(paused=list(SHARDS))
+    with pytest.raises(MixtureError, match="paused are unknown shards: x"):
+        make(paused=["x"])
+
+
 def test_a_replaced_shard_begins_its_new_revision_and_the_others_go_on() -> None:
     mixture, plain = make(), make()
     ledger(mixture, range(10))

@@ -38,6 +38,7 @@ def test_a_config_is_read_with_paths_relative_to_it(tmp_path: Path) -> None:
         ("shards: [{id: a, path: x, size_mb: -1}]", "size_mb must be"),
         ("shards: [{id: a, path: x}, {id: a, path: y}]", "named twice: a"),
         ("shards: [{id: a, path: x, provenance: 3}]", "provenance"),
+        ("shards: [{id: a, path: x, paused: 1}]", "paused must be true or false"),
         ("shards: [a: b: c", "not YAML"),
     ],
 )
