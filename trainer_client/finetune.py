@@ -27,7 +27,7 @@ from trainer_client.options import BidirectionalOptions
 from trainer_client.saving import find_resume, set_aside
 from trainer_client.session import Session, SessionConfig
 from trainer_client.sharddata import ShardDataError, ShardEntry, ShardSet, load_shard_config
-from trainer_client.snapshots import SnapshotCorrupt
+from trainer_client.snapshots import SnapshotCorrupt, step_of
 from trainer_client.trainer import BidirectionalTrainer
 from trainer_client.training_state import LoadedState
 
@@ -119,6 +119,7 @@ def build_trainer(config: FinetuneConfig, session: Session, entries: list[ShardE
     source = BatchSource(mixture, shards, Encoder(tokenizer, config.seq_len), micro_batch=config.micro_batch)
     options = BidirectionalOptions(
         snapshot_dir=config.gradient_snapshot_dir,
+        snapshot_url=config.snapshot_url,
         snapshot_every=config.snapshot_every,
         export_every=config.export_every,
         eval_every=config.eval_every,
@@ -163,22 +164,22 @@ def training_arguments(config: FinetuneConfig) -> TrainingArguments:
 
 def resume_if_asked(trainer: BidirectionalTrainer, config: FinetuneConfig) -> LoadedState | None:
     """Let the trainer go on from the newest good snapshot, after comparing it with the flags (collective)."""
-    session, root = trainer.session, config.gradient_snapshot_dir
+    session, store = trainer.session, trainer.options.open_store()
     if not config.resume:
         return None
 
     def refuse(path: Path, why: str) -> None:
-        step = int(path.name.split("-")[1])
-        session.report_snapshot(
-            snapshot=path.name, kind="gradient", status="corrupt", step=step, uri=path.resolve().as_uri(), detail=why
-        )
+        fields = {"snapshot": path.name, "step": step_of(path.name), "uri": store.uri_of(path.name), "detail": why}
+        session.report_snapshot(kind="gradient", status="corrupt", **fields)
         session.say(f"{why}; the snapshot before is used", "error")
 
     def fall_back(loaded: LoadedState, why: str) -> LoadedState | None:
-        set_aside(loaded.snapshot, why, session.agreement, refuse)
-        return find_resume(root, session.agreement, refuse)
+        set_aside(store, loaded.snapshot, why, session.agreement, refuse)
+        return find_resume(store, session.agreement, refuse)
 
-    loaded = find_resume(root, session.agreement, refuse)
+    for name in filter(None, config.refuse_snapshots.split(",") if session.rank == 0 else ()):
+        store.set_aside(name)
+    loaded = find_resume(store, session.agreement, refuse)
     if loaded is None:
         session.say("no snapshot to resume from: starting at step 0")
         return None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+
+from trainer_client.stores import Guard, SnapshotStore, open_store
 
 
 @dataclass(frozen=True)
@@ -15,7 +18,8 @@ class BidirectionalOptions:
 
     `fidelity`: after a resize the weights are the `same_world`'s bit by bit if the world is the same, else up to rounding; or
     `exact`ly those of any other sequence of worlds. `check_every`: micro-steps between looks for directives inside a step.
-    `async_snapshots`: periodic snapshots are copied in memory and written while training goes on.
+    `async_snapshots`: periodic snapshots are copied in memory and written while training goes on. `snapshot_url`: an fsspec address
+    for snapshots instead of `snapshot_dir`, which still holds exports and the journal.
     """
 
     snapshot_dir: Path
@@ -28,6 +32,7 @@ class BidirectionalOptions:
     fidelity: str = "same_world"
     check_every: int = 50
     async_snapshots: bool = False
+    snapshot_url: str = ""
 
     def __post_init__(self) -> None:
         if self.on_nonfinite not in {"skip", "apply", "stop"}:
@@ -36,3 +41,7 @@ class BidirectionalOptions:
             raise ValueError(f"fidelity must be same_world or exact, not {self.fidelity!r}")
         if self.check_every < 1:
             raise ValueError(f"check_every must be at least 1, not {self.check_every}")
+
+    def open_store(self, guard: Guard = nullcontext) -> SnapshotStore:
+        """Where the snapshots of the run lie."""
+        return open_store(self.snapshot_url or self.snapshot_dir, cache=self.snapshot_dir / "fetched", guard=guard)

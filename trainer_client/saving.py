@@ -52,7 +52,7 @@ class StateSaver:
         self._trainer = trainer
         config = trainer.session.config
         self._fence = Fence(trainer.options.snapshot_dir, config.fence, config.attempt)
-        self.store = SnapshotStore(trainer.options.snapshot_dir, guard=self._fence.held)
+        self.store = trainer.options.open_store(self._fence.held)
         self.saved: tuple[Any, ...] | None = None
         self.stale = False
         self._draft: Draft | None = None
@@ -180,8 +180,10 @@ class StateSaver:
     def _write(self, draft: Draft) -> None:
         """Write, read back, announce; only then may the oldest one go."""
         where = f"snapshot before step {draft.head['step']}"
+        draft.trouble = f"{where} ended without a word"  # until it is known better, whatever becomes of this thread
         try:
             self._write_and_announce(draft)
+            draft.trouble = ""
         except StaleAttempt as error:
             draft.trouble, draft.stale = f"{where} was not written: {error}", True
         except (OSError, RuntimeError, ValueError) as error:
@@ -220,7 +222,7 @@ def compute_environment() -> dict[str, Any]:
 
 
 def find_resume(
-    root: Path, agreement: Agreement, on_corrupt: Callable[[Path, str], None] | None = None
+    store: SnapshotStore, agreement: Agreement, on_corrupt: Callable[[Path, str], None] | None = None
 ) -> LoadedState | None:
     """The state to go on from on every rank, or None (collective).
 
@@ -229,7 +231,7 @@ def find_resume(
     while True:
         found: Snapshot | None = None
         if agreement.rank == 0:
-            found = SnapshotStore(root).latest_verified(on_corrupt)
+            found = store.latest_verified(on_corrupt)
         found = agreement.broadcast(found)
         if found is None:
             return None
@@ -237,7 +239,7 @@ def find_resume(
         troubles = [text for text in agreement.gather(trouble) if text]
         if not troubles:
             return loaded
-        set_aside(found, f"{found.name} verifies but cannot be read: {troubles[0]}", agreement, on_corrupt)
+        set_aside(store, found, f"{found.name} verifies but cannot be read: {troubles[0]}", agreement, on_corrupt)
 
 
 def _read(found: Snapshot) -> tuple[LoadedState | None, str]:
@@ -250,12 +252,12 @@ def _read(found: Snapshot) -> tuple[LoadedState | None, str]:
 
 
 def set_aside(
-    snapshot: Snapshot, why: str, agreement: Agreement, on_corrupt: Callable[[Path, str], None] | None
+    store: SnapshotStore, snapshot: Snapshot, why: str, agreement: Agreement, on_corrupt: Callable[[Path, str], None] | None
 ) -> None:
-    """Rename it `corrupt-…` (rank 0), so that no later start stumbles over it; then all ranks go on (collective)."""
+    """It counts no more (rank 0), so that no later start stumbles over it; then all ranks go on (collective)."""
     if agreement.rank == 0:
         log.error("snapshot set aside: %s", why)
-        snapshot.path.rename(snapshot.path.with_name(f"corrupt-{snapshot.name}"))
+        store.set_aside(snapshot.name)
         if on_corrupt is not None:
             on_corrupt(snapshot.path, why)
     agreement.barrier()

@@ -59,6 +59,8 @@ def launch_command(attempt: Attempt) -> list[str]:
             words += [f"--{name}", str(int(value) if whole else value)]
     if attempt.fence > 1:
         words.append("--resume")
+        if refused := sorted(job.snapshots.filter(kind="gradient", status="corrupt").values_list("name", flat=True)):
+            words += ["--refuse_snapshots", ",".join(refused)]
     return words
 
 

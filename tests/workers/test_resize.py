@@ -17,6 +17,7 @@ from tests.factories import NOW
 from tests.workers.world import command_of, ended, launched, make_filled_job, script
 from workers.backend_access import backend_named
 from workers.execute import command_execute
+from workers.launch_specs import launch_command
 from workers.watch import attempts_watch
 
 pytestmark = pytest.mark.django_db
@@ -109,6 +110,8 @@ def test_a_failed_proof_keeps_the_old_machines_and_the_next_start_leaves_that_sn
     assert Instance.objects.get(attempt=attempt).status == "terminating"
 
     third = next_attempt(job)
+    command = launch_command(third)
+    assert command[command.index("--refuse_snapshots") + 1] == newer
     assert third.resumed_from.name == older  # type: ignore[union-attr]
     hello(third, resumed_from=older, loaded_digest=SAVED)
     attempts_watch(now=NOW)
