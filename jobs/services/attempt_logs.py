@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from django.conf import settings
@@ -48,6 +49,42 @@ def log_tail(*, attempt: Attempt, num_lines: int = 10) -> list[str]:
         file.seek(max(0, path.stat().st_size - 512 * num_lines - 4096))
         lines = file.read().decode("utf-8", "replace").splitlines()
     return lines[-num_lines:]
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """Whole lines from a place in an attempt's log; `offset` is where to go on."""
+
+    lines: list[str]
+    offset: int
+
+
+def log_read(*, attempt: Attempt, offset: int | None = None, num_lines: int = 200) -> LogPart:
+    """At most `num_lines` lines from `offset` (bytes) on; without one, the newest lines.
+
+    An offset beyond the end means that the file was begun anew; then reading starts at its beginning.
+    """
+    path = log_path(attempt.uuid)
+    try:
+        size = path.stat().st_size
+        if offset is None:
+            start = max(0, size - MAX_TEXT * num_lines)
+        else:
+            start = offset if offset <= size else 0
+        with path.open("rb") as file:
+            file.seek(start)
+            raw = file.read(MAX_TEXT * num_lines)
+    except FileNotFoundError:
+        return LogPart([], 0)
+    whole = raw[: raw.rfind(b"\n") + 1].splitlines(keepends=True)
+    if offset is None:
+        return LogPart(_texts(whole[-num_lines:]), start + sum(map(len, whole)))
+    part = whole[:num_lines]
+    return LogPart(_texts(part), start + sum(map(len, part)))
+
+
+def _texts(lines: list[bytes]) -> list[str]:
+    return [line.decode("utf-8", "replace").rstrip("\n") for line in lines]
 
 
 def _one_line(text: str) -> str:

@@ -17,6 +17,7 @@ from jobs.errors import NotFound
 from jobs.models import Decision, Job, JobShard
 from jobs.selectors.jobs import job_lines
 from jobs.selectors.plans import job_plan
+from jobs.services.attempt_logs import log_read
 from jobs.services.jobs import job_cancel, job_pause, job_resume, job_submit
 from jobs.services.resizes import job_resize
 from jobs.services.shard_stats import may_report, shard_stats_add
@@ -159,6 +160,20 @@ class Jobs(ReadDoor):
         flags = {name: next(iter(flag)) for name, flag in data.pop("nonfinite", {}).items() if flag}
         stored = shard_stats_add(job=job, now=self.now, nonfinite=flags, **data)
         return Response({"accepted": stored.num_points, "duplicate": stored.duplicate})
+
+    @extend_schema(parameters=[shape.LogInput], responses=shape.LogShape)
+    @action(detail=True)
+    def log(self, request: Request, id: str) -> Response:
+        """Log lines of the newest attempt: the last ones, or with `attempt` and `offset` of an answer what came since."""
+        asked = shape.LogInput(data=request.query_params)
+        asked.is_valid(raise_exception=True)
+        attempt = self.row().attempts.order_by("-fence").first()
+        if attempt is None:
+            return Response({"attempt": None, "lines": [], "offset": 0})
+        same = asked.validated_data.get("attempt") == attempt.uuid
+        offset = asked.validated_data.get("offset") if same else None
+        part = log_read(attempt=attempt, offset=offset, num_lines=asked.validated_data["num_lines"])
+        return Response({"attempt": attempt.uuid, "lines": part.lines, "offset": part.offset})
 
     @extend_schema(responses=OpenApiTypes.OBJECT)
     @action(detail=True)

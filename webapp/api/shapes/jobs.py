@@ -31,6 +31,9 @@ class JobShape(StatefulShape):
     goal_steps = serializers.IntegerField()
     goal_loss = serializers.FloatField(allow_null=True)
     deadline = serializers.DateTimeField(allow_null=True)
+    deadline_passed_at = serializers.DateTimeField(
+        allow_null=True, help_text="Set once the deadline is missed; the job goes on"
+    )
     budget_usd = serializers.DecimalField(max_digits=12, decimal_places=2, allow_null=True)
     priority = serializers.IntegerField()
     backend = serializers.CharField()
@@ -61,6 +64,18 @@ class JobFull(JobShape):
     config = serializers.JSONField(help_text="The job file as it was sent")
 
 
+class LogInput(Input):
+    num_lines = serializers.IntegerField(default=200, min_value=1, max_value=2000)
+    attempt = serializers.UUIDField(required=False, help_text="Whose `offset` it is; a newer attempt begins anew")
+    offset = serializers.IntegerField(required=False, min_value=0)
+
+
+class LogShape(serializers.Serializer[Any]):
+    attempt = serializers.UUIDField(allow_null=True)
+    lines = serializers.ListField(child=serializers.CharField())
+    offset = serializers.IntegerField(help_text="Where to go on")
+
+
 class JobShardShape(serializers.Serializer[Any]):
     """A shard as the job uses it."""
 
@@ -87,6 +102,12 @@ class GoalPart(Input):
     steps = serializers.IntegerField(min_value=1, max_value=100_000_000)
     metric = serializers.ChoiceField(choices=["loss"], required=False, help_text="loss: nats per token")
     target = serializers.FloatField(required=False, min_value=0, max_value=1e6)
+    step_time_s = serializers.FloatField(
+        required=False,
+        min_value=1e-6,
+        max_value=1e6,
+        help_text="Where you know it: a deadline that it cannot meet is refused",
+    )
 
 
 class NodesPart(Input):
