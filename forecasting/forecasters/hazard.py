@@ -18,6 +18,7 @@ import numpy as np
 from scipy import stats
 
 from forecasting.forecasters.base import GuardedForecaster
+from forecasting.forecasters.calibration import stretch_of, widened
 from forecasting.forecasters.prepare import History
 
 MAX_LEVELS = 24
@@ -52,6 +53,7 @@ class Hazard(GuardedForecaster):
 
     def _learn(self) -> None:
         self._spells = learn(self.history)
+        self._stretch = stretch_of(self.history, _cumulative)
 
     def _absorb(self) -> None:
         # Counting is no optimisation: two milliseconds for a month of ticks, and the present spell's length matters.
@@ -65,9 +67,9 @@ class Hazard(GuardedForecaster):
 
     def _project(self, horizon: int, levels: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
         chances = self.probabilities(horizon)
-        below = np.cumsum(chances, axis=1)
-        below[:, -1] = 1.0
-        lines = [self._spells.levels[(below >= level - 1e-9).argmax(axis=1)] for level in levels]
+        below = _summed(chances)
+        reading = widened(levels, horizon, len(self.history), self._stretch)
+        lines = [self._spells.levels[(below >= row[:, None] - 1e-9).argmax(axis=1)] for row in reading]
         return chances @ self._spells.levels, np.array(lines).reshape(len(levels), horizon)
 
     def probabilities(self, horizon: int) -> np.ndarray:
@@ -126,6 +128,19 @@ def forward(spells: Spells, history: History, horizon: int, floor: float | None 
         chance[:, 0] += ending.sum(axis=1) @ goes_to
         out[step] = chance.sum(axis=1)
     return out
+
+
+def _summed(chances: np.ndarray) -> np.ndarray:
+    """[H,C] chance of each level or one below it."""
+    below = np.cumsum(chances, axis=1)
+    below[:, -1] = 1.0
+    return below
+
+
+def _cumulative(past: History, horizon: int) -> tuple[np.ndarray, np.ndarray]:
+    """The levels [C] of a past and the chance of each or one below it [H,C]; for the calibration."""
+    spells = learn(past)
+    return spells.levels, _summed(forward(spells, past, horizon))
 
 
 def ages(state: np.ndarray) -> np.ndarray:

@@ -119,3 +119,42 @@ def test_the_distribution_beats_persistence_on_real_zones():
 def test_a_hazard_forecaster_reads_the_availability_even_when_there_is_a_price():
     series = Series("a", 1.7e9, 300.0, np.array([1] * 50), np.linspace(1, 2, 50))
     assert Hazard().fit(series).predict(3).level(0.5).tolist() == [1.0, 1.0, 1.0]
+
+
+def coverage(series, num_origins=8):
+    """Fair coverage of the 80 % band a day ahead, each forecast from its own past."""
+    from forecasting.forecasters.scores import fair_coverage
+
+    values, horizon = series.availability, round(86_400 / series.gap_s)
+    dense = tuple(np.linspace(0.01, 0.99, 50))
+    origins = np.linspace(len(series) // 3, len(series) - horizon, num_origins).astype(int)
+    found = [make("hazard").fit(series.window(0, int(at))).predict(horizon, dense) for at in origins]
+    truth = [values[at : at + horizon].astype(float) for at in origins]
+    return np.mean([fair_coverage(*pair) for pair in zip(found, truth, strict=True)])
+
+
+@pytest.mark.parametrize("zone", ["us-east-2b", "us-west-2a"])
+def test_the_80_percent_band_holds_on_real_traces_whose_last_days_are_unlike_their_first(zone):
+    series = load_trace(real("skypilot", "2023-08-27-16node", f"{zone}_v100_1.json"))
+    assert 0.75 <= coverage(series) <= 0.85
+
+
+def test_a_market_that_turned_gets_a_wider_band_than_one_that_stays_as_it_is():
+    chance = np.random.default_rng(6).random(12 * 24 * 14)
+    steady, half = (chance < 0.5).astype(int), len(chance) // 2
+    turned = (chance < np.where(np.arange(len(chance)) < half, 0.95, 0.3)).astype(int)
+    stretches = [make("hazard").fit(counts(path))._stretch for path in (steady, turned)]
+    assert stretches[0] == 1.5
+    assert stretches[1] >= 4.0
+
+
+def test_widened_levels_keep_their_order_and_the_median():
+    from forecasting.forecasters.calibration import widened
+
+    lines = widened((0.1, 0.25, 0.5, 0.75, 0.9), 48, 100, 2.5)
+    assert (np.diff(lines, axis=0) >= 0).all()
+    assert lines[2] == pytest.approx(np.full(48, 0.5))
+    assert (np.diff(lines[0]) <= 0).all()
+    assert lines[0, -1] < 0.5 * lines[0, 0]
+    assert lines.min() > 0
+    assert lines.max() < 1
