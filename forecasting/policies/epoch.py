@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from forecasting.guard import guarded
-from forecasting.policies.chain import ChainSettings
+from forecasting.policies.hazards import ChainSettings
 from forecasting.policies.program import choose
 from forecasting.policies.stochastic import StochasticProgram, Tables, build_tables
 from forecasting.problem import Allocation, Job, Reason, Situation

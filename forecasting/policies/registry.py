@@ -8,7 +8,7 @@ from forecasting.policies.ahanp import AHANP
 from forecasting.policies.ahap import AHAP
 from forecasting.policies.base import Policy
 from forecasting.policies.fixed import OnDemandOnly, SpotFirst, UniformProgress
-from forecasting.policies.forecasts import Forecaster, markov_forecast
+from forecasting.policies.forecasts import Forecaster, Remembered, markov_forecast
 from forecasting.policies.stochastic import StochasticProgram
 
 POLICIES: dict[str, Callable[[], Policy]] = {
@@ -39,6 +39,7 @@ def make_policy(name: str) -> Guarded:
 
 def make_pool(forecaster: Forecaster = markov_forecast) -> list[Guarded]:
     """The selector's pool: 105 AHAP (window x commitment x threshold), 6 with a switch, 7 AHANP and the others: 122."""
+    forecaster = Remembered(forecaster)
     pool: list[Policy] = [
         AHAP(window, commitment, threshold, forecaster)
         for window in (1, 2, 3, 4, 6, 9, 12)

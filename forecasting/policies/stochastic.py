@@ -9,11 +9,13 @@ where it is (prices are close to a random walk); when it has moved by more than 
 import zlib
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
 from forecasting.dynamics import Control, control
-from forecasting.policies.chain import Chain, ChainSettings, fit_chain
+from forecasting.policies.chain import Chain, fit_chain
+from forecasting.policies.hazards import ChainSettings
 from forecasting.policies.program import choose, solve
 from forecasting.problem import Allocation, FloatArray, IntArray, Job, Reason, Situation
 
@@ -156,6 +158,7 @@ def num_market_states(job: Job) -> int:
     return len(planning_sizes(job)) + 2 * len(ChainSettings().age_edges_s)
 
 
+@lru_cache(maxsize=256)
 def pure_modes(job: Job) -> Control:
     """The job's machine; in the changeover form only all-spot and all-on-demand modes, which is all a plan ever needs."""
     machine = control(job)

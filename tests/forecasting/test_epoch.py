@@ -3,8 +3,8 @@
 import numpy as np
 
 from forecasting.guard import guarded
-from forecasting.policies.chain import ChainSettings
 from forecasting.policies.epoch import decide_many
+from forecasting.policies.hazards import ChainSettings
 from forecasting.policies.stochastic import StochasticProgram, build_tables, grid_cell
 from forecasting.problem import Job, Offer, Situation
 from tests.forecasting.market_cases import elastic_job, random_market, single_job

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from forecasting.guard import Guarded
 from forecasting.policies.ahanp import AHANP
 from forecasting.policies.ahap import AHAP
-from forecasting.policies.chain import ChainSettings, fit_chain
+from forecasting.policies.chain import fit_chain
 from forecasting.policies.fixed import SpotFirst, UniformProgress
 from forecasting.policies.forecasts import markov_forecast, noisy, persistence_forecast
+from forecasting.policies.hazards import ChainSettings
 from forecasting.policies.multizone import ZoneProgram
 from forecasting.policies.registry import make_policy, make_pool
 from forecasting.policies.stochastic import StochasticProgram
