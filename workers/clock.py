@@ -15,6 +15,7 @@ from jobs.models import Augmentation, Job
 from jobs.planning import job_evaluate, outcomes_measure
 from jobs.services.augmentations import augmentation_cancel, augmentation_cut, batches_to_send
 from jobs.services.commands import command_issue, commands_due
+from jobs.services.deadlines import deadlines_sweep
 from jobs.services.decisions import decisions_sweep
 from jobs.services.deliveries import augmentation_complete, augmentation_settle
 from jobs.services.jobs import job_end
@@ -47,6 +48,7 @@ def everything_sweep(*, now: dt.datetime) -> None:
         commands_ring,
         decisions_sweep,
         launches_sweep,
+        deadlines_sweep,
         augmentations_sweep,
         batches_ring,
         directives_carry,

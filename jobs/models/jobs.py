@@ -22,6 +22,7 @@ class Job(StatefulModel):
     goal_steps = models.PositiveIntegerField(help_text="Optimizer steps to do")
     goal_loss = models.FloatField(null=True, blank=True, help_text="Target loss in nats per token, if any")
     deadline = models.DateTimeField(null=True, blank=True)
+    deadline_passed_at = models.DateTimeField(null=True, help_text="When it was said that the deadline is missed")
     budget_usd = models.DecimalField(max_digits=12, decimal_places=2, null=True, blank=True)
     priority = models.SmallIntegerField(default=0, help_text="Higher goes first")
     backend = models.CharField(max_length=32, default="local")

@@ -63,6 +63,13 @@ def loop_numbers(*, team: Team, day: dt.datetime, now: dt.datetime) -> Loop:
     )
 
 
+def deadlines_missed(*, team: Team) -> list[Job]:
+    """Active jobs of which it was said that their deadline has passed, the longest past first."""
+    return list(
+        Job.objects.filter(team=team, status__in=JOB_ACTIVE, deadline_passed_at__isnull=False).order_by("deadline")[:8]
+    )
+
+
 def budget_active_usd(*, team: Team) -> Decimal:
     """The budgets of the team's active jobs together."""
     return Job.objects.filter(team=team, status__in=JOB_ACTIVE).aggregate(s=Sum("budget_usd"))["s"] or Decimal(0)

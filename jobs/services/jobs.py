@@ -12,6 +12,7 @@ from jobs.errors import Conflict, Invalid, StaleWrite
 from jobs.models import Dataset, Job, JobShard
 from jobs.scheduler.rules import shard_loss
 from jobs.services.commands import command_issue
+from jobs.services.deadlines import deadline_check
 from jobs.services.decisions import decisions_close
 from jobs.services.events import SYSTEM, Actor, event_append
 from jobs.services.transitions import state_move
@@ -224,7 +225,8 @@ def _take_shards(job: Job, weights: dict[str, float]) -> None:
 
 
 def job_submit(*, job: Job, now: dt.datetime, actor: Actor = SYSTEM) -> Job:
-    """Queue a draft and order its launch."""
+    """Queue a draft and order its launch. Raises `Invalid` for a deadline that cannot be met."""
+    deadline_check(job=job, now=now)
     with transaction.atomic():
         state_move(job, "queued", now=now, actor=actor, submitted_at=now, text=f"{job.name} submitted.")
         command_issue(job=job, kind="launch", key=f"launch:{job.uuid}:1", now=now, actor=actor)

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from jobs.selectors.decisions import decisions_listed, decisions_waiting
 from jobs.selectors.jobs import job_counts, job_lines, jobs_listed
-from jobs.selectors.overview import budget_active_usd, loop_numbers, tokens_ending
+from jobs.selectors.overview import budget_active_usd, deadlines_missed, loop_numbers, tokens_ending
 from webapp.pages.deadlines import deadline_rows
 from webapp.pages.door import PageRequest, page
 
@@ -28,6 +28,7 @@ def overview(request: PageRequest) -> HttpResponse:
         "waiting": decisions_waiting(team=request.team),
         "needs": decisions_listed(viewer=request.viewer, team=request.team)[:NUM_NEEDS],
         "deadlines": deadline_rows(lines, now),
+        "missed": deadlines_missed(team=request.team),
         "lines": lines,
         "counts": job_counts(team=request.team),
         "budget": budget_active_usd(team=request.team),
