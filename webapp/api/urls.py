@@ -7,7 +7,7 @@ from django.urls import URLPattern, URLResolver, include, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularRedocView, SpectacularSwaggerView
 from rest_framework.routers import SimpleRouter
 
-from webapp.api import datasets, decisions, history, jobs, problems, rules, teams, uploads
+from webapp.api import datasets, decisions, history, jobs, market, problems, rules, teams, uploads, whatif
 
 router = SimpleRouter()
 for name, door in {
@@ -27,6 +27,10 @@ for name, door in {
     "directives": history.Directives,
     "augmentations": history.Augmentations,
     "events": history.Events,
+    "offers": market.Offers,
+    "feeds": market.Feeds,
+    "quarantine": market.Quarantine,
+    "whatif": whatif.WhatIfs,
 }.items():
     router.register(name, door, basename=f"api_{name}")
 
