@@ -14,6 +14,7 @@ from django.core.signals import request_finished, request_started
 from django.core.wsgi import get_wsgi_application
 from django.db import close_old_connections
 from django.test import Client
+from django.utils import timezone
 from hypothesis import HealthCheck, Phase, given, seed
 from hypothesis import settings as hypothesis_settings
 from schemathesis.checks import not_a_server_error
@@ -21,10 +22,11 @@ from schemathesis.core.failures import FailureGroup
 from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.checks import response_schema_conformance
 
-from jobs.models import Dataset, ShardRevision
+from jobs.models import Dataset, Offer, ShardRevision
 from jobs.services.shards import revision_create
 from tests.api.http import make_token
 from tests.factories import NOW, make_attempt, make_cast, make_decision, make_job
+from tests.market import make_market, make_whatif
 
 pytestmark = pytest.mark.django_db
 EXAMPLES = 2  # requests per operation and mode
@@ -57,9 +59,13 @@ def world(tmp_path, settings) -> dict[str, Any]:
     shard = Dataset.objects.get(pk=job.dataset_id).shards.first()
     revision = revision_create(shard=shard, samples=[{"text": "a"}], origin="rest", now=NOW)
     assert isinstance(revision, ShardRevision)
+    make_market(now=timezone.now())
+    offer = Offer.objects.filter(is_spot=True).first()
+    assert offer is not None
     names = {
         "jobs": job, "attempts": attempt, "decisions": decision, "datasets": job.dataset, "shards": shard, "teams": cast.team,
         "revisions": revision, "members": cast.team.members.first(), "tokens": cast.team.tokens.first(),
+        "offers": offer, "whatif": make_whatif(cast, now=NOW),
     }  # fmt: skip
     return {"ids": {k: str(row.uuid) for k, row in names.items()}, "token": make_token(cast.team, cast.admin)}
 

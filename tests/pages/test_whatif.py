@@ -144,7 +144,9 @@ def test_an_offer_of_the_market_is_replayed_with_its_own_prices() -> None:
     quotes_import(batch=generated_batch({"seed": 1}, since=None, now=now), feed="g", now=now, changes_only=True)
     offer = Offer.objects.get(zone="us-west-2b")
     client = signed_in(cast.operator)
-    assert f'value="{offer.uuid}" selected' in client.get(reverse("whatif_new") + f"?offer={offer.uuid}").content.decode()
+    assert (
+        f'value="{offer.uuid}" selected' in client.get(reverse("whatif_new") + f"?offer={offer.uuid}").content.decode()
+    )
     row = computed(started(cast, source="offer", offer=str(offer.uuid)))
     assert row.offer == offer
     assert len({price for window in row.timelines["price"] for price in window}) > 1

@@ -46,5 +46,5 @@ def object_pages(job: Job, decision: Decision) -> list[str]:
 
 def team_pages() -> list[str]:
     """Pages about whatever the person's team holds."""
-    names = ("overview", "jobs", "datasets", "decisions", "rules", "events", "team", "tokens")
+    names = ("overview", "jobs", "datasets", "decisions", "rules", "events", "team", "tokens", "market", "whatif")
     return [reverse(name) for name in names] + [reverse("decisions") + f"?show={s}" for s in ("executing", "closed")]

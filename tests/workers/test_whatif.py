@@ -1,0 +1,126 @@
+"""Computing what-ifs: once, with progress, stopped by a person, and found again after a worker was killed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from forecasting.replay import replay
+from jobs.models import Event, WhatIf
+from jobs.replays import problem_of
+from jobs.services import whatif as services
+from jobs.services.events import SYSTEM
+from jobs.services.whatif import whatif_cancel, whatif_claim, whatif_series
+from jobs.signals import changed
+from tests.factories import NOW, make_cast
+from tests.market import make_whatif
+from workers import whatif as workers
+
+pytestmark = pytest.mark.django_db
+LATER = NOW + services.LEASE + dt.timedelta(seconds=1)
+
+
+@pytest.fixture(autouse=True)
+def bell(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What was rung for, instead of a broker."""
+    rung: list[int] = []
+    monkeypatch.setattr(workers, "send", lambda task, row_id, queue: rung.append(row_id))
+    monkeypatch.setattr(workers, "_rung_at", {})
+    return rung
+
+
+def claimed(row: WhatIf, now: dt.datetime = NOW) -> WhatIf:
+    mine = whatif_claim(whatif_id=row.pk, now=now)
+    assert mine is not None
+    return mine
+
+
+def test_the_result_is_that_of_the_library_on_the_stored_trace() -> None:
+    row = make_whatif(make_cast(), now=NOW, policies=("SpotFirst", "UniformProgress"))
+    assert workers.whatif_compute(row=claimed(row)) == "succeeded"
+    row.refresh_from_db()
+    job, market, starts = problem_of(row.numbers, whatif_series(row=row))
+    wanted = replay(job, market, starts, row.policies).to_json()
+    for name in row.policies:
+        assert row.result["policies"][name]["cost"] == wanted["policies"][name]["cost"]
+    assert row.result["clairvoyant"] == wanted["clairvoyant"]
+    held = row.timelines["policies"]["SpotFirst"]["spot"][0]
+    there = row.timelines["availability"][0]
+    assert all(n <= a for n, a in zip(held, there, strict=True))
+    assert row.num_done == row.num_parts > 0
+
+
+def test_progress_is_told_to_the_team_without_filling_its_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    def hear(sender: Any, *, kind: str, **_: Any) -> None:
+        told.append(kind)
+
+    monkeypatch.setattr(workers, "TELL_EVERY_S", 0.0)
+    row = make_whatif(make_cast(), now=NOW, policies=("SpotFirst", "OnDemandOnly"))
+    changed.connect(hear)
+    try:
+        workers.whatif_compute(row=claimed(row))
+    finally:
+        changed.disconnect(hear)
+    assert told.count("whatif.progress") == WhatIf.objects.get().num_parts
+    assert set(Event.objects.filter(subject_uuid=row.uuid).values_list("kind", flat=True)) == {
+        "whatif.queued", "whatif.running", "whatif.succeeded"
+    }  # fmt: skip
+
+
+def test_one_that_is_cancelled_while_it_runs_ends_without_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "TELL_EVERY_S", 0.0)
+    row = make_whatif(make_cast(), now=NOW)
+    mine = claimed(row)
+    row.refresh_from_db()
+    whatif_cancel(row=row, now=NOW, actor=SYSTEM)
+    assert workers.whatif_compute(row=mine) == "lost"
+    row.refresh_from_db()
+    assert (row.status, row.result) == ("cancelled", {})
+
+
+def test_two_messages_for_one_are_one_claim_and_only_one_runs_at_a_time() -> None:
+    cast = make_cast()
+    one, two = make_whatif(cast, now=NOW), make_whatif(cast, now=NOW)
+    assert whatif_claim(whatif_id=one.pk, now=NOW) is not None
+    assert whatif_claim(whatif_id=one.pk, now=NOW) is None
+    assert whatif_claim(whatif_id=two.pk, now=NOW) is None
+
+
+def test_a_killed_workers_replay_starts_again_and_fails_visibly_after_several_such_ends(bell: list[int]) -> None:
+    row, now = make_whatif(make_cast(), now=NOW), NOW
+    for attempt in range(services.MAX_TRIES):
+        stale = claimed(row, now)
+        workers.whatifs_sweep(now=now)
+        row.refresh_from_db()
+        assert row.status == "running", "a lease that holds is left alone"
+        now = now + services.LEASE + dt.timedelta(seconds=1)
+        workers._rung_at.clear()
+        workers.whatifs_sweep(now=now)
+        row.refresh_from_db()
+        assert row.status == ("queued" if attempt + 1 < services.MAX_TRIES else "failed")
+    assert bell == [row.pk] * (services.MAX_TRIES - 1)
+    assert "3 workers ended while they computed it" in row.error
+    assert workers.whatif_compute(row=stale) == "lost"
+
+
+def test_a_replay_that_fails_says_why_and_frees_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise MemoryError("no room for the table")
+
+    monkeypatch.setattr(workers, "replayed", broken)
+    row = make_whatif(make_cast(), now=NOW)
+    assert workers.whatif_compute(row=claimed(row)) == "failed"
+    row.refresh_from_db()
+    assert (row.status, row.error) == ("failed", "MemoryError: no room for the table")
+
+
+def test_what_was_never_rung_for_is_found_by_the_sweep(bell: list[int]) -> None:
+    row = make_whatif(make_cast(), now=timezone.now())
+    workers.whatifs_sweep(now=timezone.now())
+    workers.whatifs_sweep(now=timezone.now())
+    assert bell == [row.pk], "not at every tick"
