@@ -82,9 +82,10 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]
     saved = [len(group["params"]) for group in state["param_groups"]]
     if groups != saved:
         raise SnapshotCorrupt(f"the optimizer has parameter groups of {groups}, the snapshot of {saved}")
-    keys = [set(entry) for entry in state["state"].values()]
-    if keys and any(entry != keys[0] for entry in keys):
-        raise SnapshotCorrupt("the optimizer state of some parameters is incomplete")
+    moments = {name for entry in state["state"].values() for name in entry}
+    missing = [f"{at}/{name}" for at, entry in state["state"].items() for name in sorted(moments - set(entry))]
+    if missing:
+        raise SnapshotCorrupt(f"moments are missing (parameter/moment): {', '.join(missing[:5])}")
     optimizer.load_state_dict(state)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,9 +41,9 @@ def test_a_step_that_is_put_down_goes_on_with_other_workers_and_loses_nothing(tm
         assert_proved(stages)
 
 
-def assert_proved(stages: list) -> None:
+def assert_proved(stages: list[list[dict[str, Any]]]) -> None:
     """B2: each resumed stage held, on every rank, the parameters, moments, gradients and cursor that were saved."""
-    for before, after in zip(stages, stages[1:], strict=False):
+    for before, after in itertools.pairwise(stages):
         saved = [told for told in before[0]["snapshots"] if told["status"] == "verified"][-1]
         for rank in after:
             assert rank["hello"]["loaded_digest"] == saved["digest"]

@@ -34,18 +34,10 @@ def write_shards(folder: Path, counts: dict[str, int], *, long_every: int = 5) -
 
 def run_world(world_size: int, target: Callable[..., Any], *args: Any, folder: Path) -> list[Any]:
     """`target(*args)` on every rank of a fresh process group; what each returned, by rank. Fails with the first traceback."""
-    folder.mkdir(parents=True, exist_ok=True)
-    rendezvous = folder / f"rendezvous-{os.urandom(4).hex()}"
-    pipes = [CONTEXT.Pipe(duplex=False) for _ in range(world_size)]
-    ranks = [
-        CONTEXT.Process(target=_rank_main, args=(rank, world_size, rendezvous.as_uri(), pipes[rank][1], target, args))
-        for rank in range(world_size)
-    ]
-    for process in ranks:
-        process.start()
+    ranks, pipes = _start(world_size, target, args, folder)
     answers = []
     try:
-        for reader, _ in pipes:
+        for reader in pipes:
             if not reader.poll(DEADLINE_S):
                 raise TimeoutError(f"a rank gave no answer within {DEADLINE_S} s")
             answers.append(reader.recv())
@@ -57,6 +49,33 @@ def run_world(world_size: int, target: Callable[..., Any], *args: Any, folder: P
             if process.is_alive():
                 process.kill()
     return answers
+
+
+def run_doomed(world_size: int, target: Callable[..., Any], *args: Any, folder: Path) -> list[int]:
+    """As `run_world`, for ranks that are killed or lose one that is; their exit codes (-9: by SIGKILL)."""
+    ranks, pipes = _start(world_size, target, args, folder)
+    for process in ranks:
+        process.join(DEADLINE_S)
+        assert process.exitcode is not None, f"a rank outlived the others by {DEADLINE_S} s"
+    for reader in pipes:
+        reader.close()
+    return [process.exitcode or 0 for process in ranks]
+
+
+def _start(
+    world_size: int, target: Callable[..., Any], args: Sequence[Any], folder: Path
+) -> tuple[list[Any], list[Any]]:
+    """The processes and the ends of the pipes from which to read their answers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rendezvous = folder / f"rendezvous-{os.urandom(4).hex()}"
+    pipes = [CONTEXT.Pipe(duplex=False) for _ in range(world_size)]
+    ranks = [
+        CONTEXT.Process(target=_rank_main, args=(rank, world_size, rendezvous.as_uri(), pipes[rank][1], target, args))
+        for rank in range(world_size)
+    ]
+    for process in ranks:
+        process.start()
+    return ranks, [reader for reader, _ in pipes]
 
 
 class RankFailed(Exception):
@@ -208,6 +227,33 @@ def note_samples(trainer: Any, session: Any, ledger: dict[int, list[Any]], leave
         return build(plan, *args)
 
     trainer.micro_step, source.build = noted, watched
+
+
+def build_idle_trainer(config: Any) -> Any:
+    """A trainer of which everything exists, as in the moment before its first step."""
+    from trainer_client.finetune import build_trainer
+    from trainer_client.session import Session, SessionConfig
+    from trainer_client.sharddata import load_shard_config
+
+    session = Session(SessionConfig(config.run_dir))
+    trainer = build_trainer(config, session, load_shard_config(config.shard_config))
+    trainer._prepare_for_training(config.steps, trainer.get_train_dataloader(), None)
+    return trainer
+
+
+def training(config: Any, prepare: Callable[[Any], None]) -> int:
+    """A run whose trainer is changed by `prepare` first; its exit code."""
+    from trainer_client.finetune import _conclude, build_trainer, resume_if_asked
+    from trainer_client.journal import Journal
+    from trainer_client.session import Session, SessionConfig
+    from trainer_client.sharddata import load_shard_config
+
+    session = Session(SessionConfig(config.run_dir), journal=Journal(config.gradient_snapshot_dir / "journal"))
+    trainer = build_trainer(config, session, load_shard_config(config.shard_config))
+    prepare(trainer)
+    resume_if_asked(trainer, config)
+    trainer.train()
+    return _conclude(trainer, session)
 
 
 def _poison(trainer: Any, poison: dict[int, str]) -> None:

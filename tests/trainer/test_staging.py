@@ -1,0 +1,231 @@
+"""Snapshots that are written while training goes on, and the ones that must not be used."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.paths import COUNTS
+from tests.trainer.worlds import RankFailed, base_config, run_doomed, run_world, train, train_each, write_shards
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_shards(tmp_path, COUNTS)
+    return tmp_path
+
+
+# -- behind the back of the training ----------------------------------------------------------------------------------
+
+
+def _saved_while_weights_change(folder: Path) -> dict[str, Any]:
+    """B6, B12: three saves back to back with a barrier each, and weights changed at once, over a slow store."""
+    import torch
+
+    from tests.trainer.worlds import build_idle_trainer
+
+    trainer = build_idle_trainer(base_config(folder, async_snapshots=True))
+    write = trainer.saver.store.write
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(0.3)
+        return write(*args, **kwargs)
+
+    trainer.saver.store.write = slow
+    begun, stalls, expected = time.monotonic(), [], []
+    for step in (1, 2, 3):
+        trainer.agreement.barrier()
+        expected.append(float(next(trainer.model.parameters()).detach().double().sum()))
+        before = time.monotonic()
+        trainer.saver.save(step, wait=False)
+        stalls.append(time.monotonic() - before)
+        with torch.no_grad():
+            for parameter in trainer.model.parameters():
+                parameter.add_(1.0)
+    trouble = trainer.saver.settle()
+    took_s = time.monotonic() - begun
+    return {
+        "expected": expected,
+        "stall": stalls[0],
+        "trouble": trouble,
+        "took_s": took_s,
+    }
+
+
+def _first_parameters(folder: Path) -> dict[str, float]:
+    import torch
+
+    found = {}
+    for path in sorted((folder / "snapshots").glob("step-*")):
+        model = torch.load(path / "tensors.pt", weights_only=True)["model"]
+        found[path.name[:11]] = float(next(iter(model.values())).double().sum())
+    return found
+
+
+def test_what_is_written_later_is_the_state_of_the_moment_of_the_save(folder: Path) -> None:
+    ranks = run_world(2, _saved_while_weights_change, folder, folder=folder)
+    (found,) = run_world(1, _first_parameters, folder, folder=folder)
+    expected = ranks[0]["expected"]
+    assert found == pytest.approx({"step-000002": expected[1], "step-000003": expected[2]})
+    assert [rank["trouble"] for rank in ranks] == ["", ""]
+    assert ranks[0]["stall"] < 0.3 < ranks[0]["took_s"] < 30
+
+
+def _killed_before_it_is_durable(folder: Path) -> None:
+    """B4: the process dies while the second snapshot is being written; only one is to be kept."""
+    import os
+    import signal
+
+    from tests.trainer.worlds import build_idle_trainer
+
+    trainer = build_idle_trainer(base_config(folder, async_snapshots=True))
+    trainer.saver.save(1)
+    written = threading.Event()
+    verify = trainer.saver.store.verify
+
+    def never_read_back(path: Path, **kwargs: Any) -> Any:
+        written.set()
+        time.sleep(60)
+        return verify(path, **kwargs)
+
+    trainer.saver.store.verify = never_read_back
+    trainer.saver.save(2, wait=False)
+    written.wait()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_snapshot_goes_only_when_its_successor_has_been_read_back(folder: Path) -> None:
+    assert run_doomed(1, _killed_before_it_is_durable, folder, folder=folder) == [-9]
+    assert [path.name[:11] for path in sorted((folder / "snapshots").glob("step-*"))] == ["step-000001", "step-000002"]
+
+
+def _failing_saves(folder: Path) -> list[tuple[int, str]]:
+    """The disk is full for the periodic snapshot of step 2 only; what each rank knows before each step."""
+    from tests.trainer.worlds import training
+
+    config = base_config(folder, async_snapshots=True, snapshot_every=2, steps=6)
+    known: list[tuple[int, str]] = []
+
+    def prepare(trainer: Any) -> None:
+        write, settle, agreed = trainer.saver.store.write, trainer.saver.settle, trainer._agreed_batch
+
+        def full(step: int, *args: Any, **kwargs: Any) -> Any:
+            if step == 2:
+                raise OSError(28, "No space left on device")
+            return write(step, *args, **kwargs)
+
+        def noted() -> str:
+            trouble = settle()
+            known.append((trainer.state.global_step, trouble))
+            return trouble
+
+        def after_the_write(step: int) -> Any:
+            draft = trainer.saver._draft
+            if draft is not None:
+                draft.done.wait()
+            return agreed(step)
+
+        trainer.saver.store.write, trainer.saver.settle, trainer._agreed_batch = full, noted, after_the_write
+
+    training(config, prepare)
+    return [(step, trouble) for step, trouble in known if trouble]
+
+
+def test_all_ranks_know_of_a_failed_write_at_the_next_control_point(folder: Path) -> None:
+    ranks = run_world(2, _failing_saves, folder, folder=folder)
+    for known in ranks:
+        assert [step for step, _ in known] == [2]
+        assert "No space left" in known[0][1]
+    assert [path.name[:11] for path in sorted((folder / "snapshots").glob("step-*"))] == ["step-000004", "step-000006"]
+
+
+# -- snapshots that must not be used ----------------------------------------------------------------------------------
+
+
+def _rewrite(folder: Path, step: int, change: Callable[[Any], None]) -> None:
+    """Change what is in a snapshot and make its manifest fit, as a faulty program would have written it."""
+    import torch
+
+    from trainer_client.manifests import MANIFEST, manifest_bytes, manifest_read, measure
+
+    (path,) = (folder / "snapshots").glob(f"step-{step:06d}-*")
+    tensors = torch.load(path / "tensors.pt", weights_only=True)
+    change(tensors)
+    torch.save(tensors, path / "tensors.pt")
+    manifest = manifest_read(path.name, (path / MANIFEST).read_bytes)
+    manifest["files"]["tensors.pt"] = measure(path / "tensors.pt")
+    (path / MANIFEST).write_bytes(manifest_bytes(manifest))
+
+
+def _drop_moment(tensors: Any) -> None:
+    del tensors["optimizer"]["state"][3]["exp_avg"]
+
+
+def _drop_all_of_one(tensors: Any) -> None:
+    del tensors["optimizer"]["state"][3]
+
+
+def _nudge(tensors: Any) -> None:
+    next(iter(tensors["model"].values())).view(-1)[5] += 1e-6
+
+
+def _empty(tensors: Any) -> None:
+    tensors.clear()
+
+
+FAULTS = {
+    "a moment is missing": (_drop_moment, "moments are missing (parameter/moment): 3/exp_avg"),
+    "a parameter has no moments": (_drop_all_of_one, "moments differ"),
+    "one number differs": (_nudge, "parameters differ"),
+    "nothing is in it": (_empty, "KeyError"),
+}
+
+
+def _resumed_over(folder: Path, config: Any) -> dict[str, dict[str, Any]]:
+    """On both ranks, for each fault in a copy of the folder: where the run went on from and what was said."""
+    from dataclasses import replace
+
+    from trainer_client.agreement import Agreement
+
+    found = {}
+    for name, (change, _) in FAULTS.items():
+        copy = folder / name.replace(" ", "-")
+        if Agreement().rank == 0:
+            shutil.copytree(folder / "snapshots", copy / "snapshots")
+            _rewrite(copy, 4, change)
+        Agreement().barrier()
+        seen = train(replace(config, gradient_snapshot_dir=copy / "snapshots", resume=True))
+        found[name] = {key: seen[key] for key in ("said", "snapshots", "weights", "hello", "code")}
+    return found
+
+
+def test_a_snapshot_that_verifies_but_is_not_what_was_saved_is_set_aside(folder: Path) -> None:
+    """B3, and the proof: the newest snapshot's files fit its manifest, but not the state that was saved."""
+    config = base_config(folder, steps=5, snapshot_every=2)
+    elsewhere = base_config(folder, steps=5, gradient_snapshot_dir=folder / "whole")
+    ((_, whole),) = run_world(1, train_each, [{"config": config, "leave_at": 4}, {"config": elsewhere}], folder=folder)
+    ranks = run_world(2, _resumed_over, folder, config, folder=folder)
+    for name, (_, words) in FAULTS.items():
+        seen = ranks[0][name]
+        assert seen["hello"]["start_step"] == 2, name
+        assert seen["code"] == 0
+        told = [told for told in seen["snapshots"] if told["status"] == "corrupt"]
+        assert [item["step"] for item in told] == [4]
+        assert words in told[0]["detail"], name
+        assert seen["weights"] == pytest.approx(whole["weights"], abs=2e-5)
+
+
+def test_a_sound_snapshot_of_another_model_ends_the_run_and_stays_where_it_is(folder: Path) -> None:
+    config = base_config(folder, steps=2)
+    run_world(1, train, config, folder=folder)
+    with pytest.raises(RankFailed, match=r"does not fit this run.*of another model"):
+        run_world(1, train, base_config(folder, steps=2, lora=4, resume=True), folder=folder)
+    assert len(list((folder / "snapshots").glob("step-000002-*"))) == 1
