@@ -5,9 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from jobs.demo.market import generated_batch
-from jobs.models import FeedState, Offer, WhatIf
-from jobs.services.demo_market import FEED, demo_market_seed
+from jobs.models import FeedState, WhatIf
+from jobs.services.demo_market import demo_market_seed
 from jobs.services.whatif import whatif_create
 from jobs.services.whatif_traces import trace_generated
 from tests.factories import Cast

@@ -16,6 +16,7 @@ class FeedView:
     feed: FeedState
     age_s: float | None
     is_late: bool
+    is_due: bool
 
 
 def feeds_overview(*, now: dt.datetime) -> list[FeedView]:
@@ -24,7 +25,7 @@ def feeds_overview(*, now: dt.datetime) -> list[FeedView]:
     for feed in FeedState.objects.all():
         age_s = (now - feed.last_success_at).total_seconds() if feed.last_success_at else None
         late = feed.is_enabled and (age_s is None or age_s > feed.patience.total_seconds())
-        found.append(FeedView(feed, age_s, late))
+        found.append(FeedView(feed, age_s, late, feed.next_try_at <= now))
     return found
 
 

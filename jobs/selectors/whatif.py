@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db.models import QuerySet
 
 from jobs.access import Viewer, visible
-from jobs.models import Attempt, Job, Team, WhatIf
+from jobs.models import Attempt, Job, Offer, Team, WhatIf
 from jobs.replays import DEFAULTS
 from jobs.selectors.costs import job_costs_usd
 from jobs.selectors.progress import newest_attempts, paces
@@ -25,6 +25,18 @@ def whatifs_listed(*, viewer: Viewer, team: Team) -> QuerySet[WhatIf]:
     """The team's what-ifs, newest first."""
     rows = WhatIf.objects.filter(team=team).select_related("created_by", "job", "offer").defer("trace", "timelines")
     return visible(viewer, rows)
+
+
+def whatifs_of_offer(*, team: Team, offer: Offer, limit: int = 5) -> list[tuple[WhatIf, PolicyRow | None]]:
+    """The team's latest replays on an offer, each with its best policy."""
+    rows = WhatIf.objects.filter(team=team, offer=offer).defer("trace", "timelines")[:limit]
+    return [(row, policy_best(result=row.result)) for row in rows]
+
+
+def policy_best(*, result: dict[str, Any]) -> PolicyRow | None:
+    """The policy with the highest mean utility, the optimum aside."""
+    rows = policy_rows(result=result)
+    return rows[1] if len(rows) > 1 else None
 
 
 def num_before(*, row: WhatIf) -> int:

@@ -9,7 +9,9 @@ function fan(ahead, yaxis, colours, unit) {
     { x: ahead.times, y: ahead[low], yaxis, mode: "lines", line: { width: 0, shape: "hv" }, hoverinfo: "skip", showlegend: false },
     { x: ahead.times, y: ahead[high], yaxis, mode: "lines", line: { width: 0, shape: "hv" }, fill: "tonexty", fillcolor: withShare(colours.fwd_2, share), hoverinfo: "skip", showlegend: false, name },
   ]);
-  const middle = { x: ahead.times, y: ahead["0.5"], yaxis, mode: "lines", line: { color: colours.fwd, width: 1.5, dash: "dash", shape: "hv" }, name: `median ${unit}`, showlegend: false };
+  // Of a count that is all or nothing the median says little: its expected value is drawn.
+  const [line, word] = yaxis === "y" ? [ahead["0.5"], "median"] : [ahead.mean, "expected"];
+  const middle = { x: ahead.times, y: line, yaxis, mode: "lines", line: { color: colours.fwd, width: 1.5, dash: "dash" }, name: `${word} ${unit}`, showlegend: false };
   return [...traces, middle];
 }
 
@@ -17,7 +19,11 @@ function measured([x, y], yaxis, colours, name) {
   return { x, y, yaxis, mode: "lines", line: { color: colours.fwd, width: 1.5, shape: "hv" }, connectgaps: false, name, showlegend: false };
 }
 
+// Short labels, so that they never stand on end.
+const STOPS = [{ dtickrange: [null, 43_200_000], value: "%H:%M\n%a %-d %b" }, { dtickrange: [43_200_000, null], value: "%-d %b" }];
+
 function draw(doc, colours) {
+  const narrow = innerWidth < 640;
   const data = [
     ...fan(doc.price_ahead, "y", colours, "price"), measured(doc.price, "y", colours, "price"),
     ...fan(doc.count_ahead, "y2", colours, "to be had"), measured(doc.count, "y2", colours, "to be had"),
@@ -27,7 +33,7 @@ function draw(doc, colours) {
   return {
     data,
     layout: layout(colours, {
-      xaxis: axis(colours, { type: "date", anchor: "y2", range: [doc.start, doc.price_ahead?.times.at(-1) ?? doc.now], showgrid: false, nticks: 8 }),
+      xaxis: axis(colours, { type: "date", anchor: "y2", range: [doc.start, doc.price_ahead?.times.at(-1) ?? doc.now], showgrid: false, nticks: narrow ? 4 : 8, tickangle: 0, tickformatstops: STOPS }),
       yaxis: axis(colours, { domain: [0.42, 1], title: heading(colours, "USD per hour"), tickformat: ".3~f", nticks: 5 }),
       yaxis2: axis(colours, { domain: [0, 0.34], title: heading(colours, "to be had"), rangemode: "tozero", nticks: 4 }),
       shapes: [now], annotations: [label],

@@ -40,7 +40,7 @@ export const heading = (colours, text) => ({ text, font: { size: 11, color: colo
 
 export function layout(colours, more = {}) {
   return {
-    margin: { l: 48, r: 12, t: 8, b: 32 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", autosize: true,
+    margin: { l: innerWidth < 640 ? 40 : 48, r: 12, t: 8, b: 32 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", autosize: true,
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colours.ink_2 }, hovermode: "x unified",
     hoverlabel: { bgcolor: colours.surface, bordercolor: colours.edge, font: { size: 12, color: colours.ink } },
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, font: { size: 11, color: colours.ink_2 } },

@@ -47,7 +47,7 @@ def test_a_fresh_installation_shows_a_market_that_moves_and_is_forecast() -> Non
     offer_score(offer=offer, now=NOW)
     page = client.get(reverse("market") + f"?offer={offer.uuid}").content.decode()
     assert page.count("<tr") > 9
-    assert "persistence, chosen" in page
+    assert "Persistence, chosen" in page
     assert re.search(r'class="area b80" d="M', page)
     assert "The forecast as a table" in page
     num = Quote.objects.count()

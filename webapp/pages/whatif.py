@@ -17,7 +17,7 @@ from jobs.errors import Conflict, DomainError, NotFound
 from jobs.models import Job, Offer, WhatIf
 from jobs.replays import seconds_of
 from jobs.selectors.market_page import offer_lines, offers_listed
-from jobs.selectors.whatif import LARGE, num_before, numbers_of_job, policy_rows, whatifs_listed
+from jobs.selectors.whatif import LARGE, num_before, numbers_of_job, policy_best, whatifs_listed
 from jobs.services.events import Actor
 from jobs.services.whatif import whatif_cancel, whatif_create
 from webapp.pages.door import PageRequest, fetch_in_team, may, must, page
@@ -32,14 +32,8 @@ ROWS = WhatIf.objects.select_related("team", "created_by", "job", "offer")
 @page
 def whatif(request: PageRequest) -> HttpResponse:
     rows = paged(request, whatifs_listed(viewer=request.viewer, team=request.team))
-    lines = [{"row": row, "best": _best(row)} for row in rows.object_list]
+    lines = [{"row": row, "best": policy_best(result=row.result)} for row in rows.object_list]
     return render(request, "pages/whatif.html", {"nav": "whatif", "page": rows, "lines": lines})
-
-
-def _best(row: WhatIf) -> Any:
-    """The policy with the highest utility; the optimum stands above it."""
-    rows = policy_rows(result=row.result)
-    return rows[1] if len(rows) > 1 else None
 
 
 @page

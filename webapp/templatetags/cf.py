@@ -104,6 +104,15 @@ def words(name: Any) -> str:
     return str(name).replace("_", " ")
 
 
+FORECASTERS = {"ets": "ETS", "arima": "ARIMA", "patchtst": "PatchTST"}
+
+
+@register.filter
+def forecaster(name: str) -> str:
+    """A forecaster as people write it: ETS, Seasonal naive."""
+    return FORECASTERS.get(name, str(name).replace("_", " ").capitalize())
+
+
 @register.filter
 def absolute(value: Any) -> Any:
     return abs(value) if formats.known(value) else None
