@@ -43,6 +43,8 @@ TEAM_PATH: dict[type[Model], str] = {
     m.Augmentation: "job__team",
     m.Event: "team",
     m.WhatIf: "team",
+    m.NotificationTarget: "team",
+    m.Notification: "target__team",
 }
 
 # What belongs to no team: every member of any team may see it.

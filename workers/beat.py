@@ -21,6 +21,7 @@ SCHEDULE: dict[str, Tick] = {
     "watch": Tick("workers.watch", 2),
     "sweep": Tick("workers.sweep", 3),
     "rules": Tick("workers.rules", 3),
+    "notifications": Tick("workers.notifications", 3),
     "orphans": Tick("workers.orphans", 60),
     "market_feeds": Tick("workers.market.feeds", 30),
     "market_forecasts": Tick("workers.market.forecasts", 60),

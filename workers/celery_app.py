@@ -29,6 +29,7 @@ TASK_MODULES = (
     "workers.execute",
     "workers.market",
     "workers.whatif",
+    "workers.notify",
 )
 QUEUES = ("control", "urgent", "clock")
 

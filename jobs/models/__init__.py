@@ -8,6 +8,7 @@ from jobs.models.events import Event
 from jobs.models.instances import Instance
 from jobs.models.jobs import Attempt, Job, JobShard, Worker
 from jobs.models.market import FeedGap, FeedState, MarketForecast, MarketSeriesScore, Offer, QuarantinedQuote, Quote
+from jobs.models.notifications import Notification, NotificationTarget
 from jobs.models.operations import Heartbeat, IdempotencyKey, PeriodicRun, Upload
 from jobs.models.reports import Report, ShardBin, SignalState, WorkerBin
 from jobs.models.snapshots import Snapshot
@@ -38,6 +39,8 @@ __all__ = [
     "MarketForecast",
     "MarketSeriesScore",
     "Member",
+    "Notification",
+    "NotificationTarget",
     "Offer",
     "PeriodicRun",
     "QuarantinedQuote",

@@ -46,5 +46,17 @@ def object_pages(job: Job, decision: Decision) -> list[str]:
 
 def team_pages() -> list[str]:
     """Pages about whatever the person's team holds."""
-    names = ("overview", "jobs", "datasets", "decisions", "rules", "events", "team", "tokens", "market", "whatif")
+    names = (
+        "overview",
+        "jobs",
+        "datasets",
+        "decisions",
+        "rules",
+        "events",
+        "team",
+        "tokens",
+        "notifications",
+        "market",
+        "whatif",
+    )
     return [reverse(name) for name in names] + [reverse("decisions") + f"?show={s}" for s in ("executing", "closed")]

@@ -7,7 +7,19 @@ from django.urls import URLPattern, URLResolver, include, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularRedocView, SpectacularSwaggerView
 from rest_framework.routers import SimpleRouter
 
-from webapp.api import datasets, decisions, history, jobs, market, problems, rules, teams, uploads, whatif
+from webapp.api import (
+    datasets,
+    decisions,
+    history,
+    jobs,
+    market,
+    notifications,
+    problems,
+    rules,
+    teams,
+    uploads,
+    whatif,
+)
 
 router = SimpleRouter()
 for name, door in {
@@ -27,6 +39,8 @@ for name, door in {
     "directives": history.Directives,
     "augmentations": history.Augmentations,
     "events": history.Events,
+    "notification_targets": notifications.NotificationTargets,
+    "notifications": notifications.Notifications,
     "offers": market.Offers,
     "feeds": market.Feeds,
     "quarantine": market.Quarantine,

@@ -9,6 +9,7 @@ from webapp.pages import (
     events,
     jobs,
     market,
+    notifications,
     overview,
     rules,
     team,
@@ -57,5 +58,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("team/tokens/", tokens.tokens, name="tokens"),
     path("team/tokens/<uuid:key>/rotate/", tokens.token_turn, name="token_turn"),
     path("team/tokens/<uuid:key>/revoke/", tokens.token_end, name="token_end"),
+    path("team/notifications/", notifications.notifications, name="notifications"),
+    path("team/notifications/<uuid:key>/again/", notifications.notification_more, name="notification_more"),
+    path("team/notifications/targets/<uuid:key>/<slug:action>/", notifications.target_act, name="target_act"),
     path("theme/", theme.theme, name="theme"),
 ]
