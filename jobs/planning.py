@@ -11,6 +11,7 @@ from jobs.scheduler.proposal import Proposal
 from jobs.scheduler.rules import shard_loss
 from jobs.scheduler.situation import Situation
 from jobs.services.decisions import decision_measured, decision_propose, decision_withdraw
+from jobs.services.hardness import hardness_record
 from jobs.situations import series_level, situation_build
 
 RULES: dict[str, Callable[[Situation], list[Proposal]]] = {shard_loss.RULE: shard_loss.propose}
@@ -37,6 +38,7 @@ def job_evaluate(*, job: Job, now: dt.datetime) -> list[Decision]:
             decision = decision_propose(job=job, proposal=proposal, now=now, situation=stored)
             if decision is not None:
                 made.append(decision)
+    hardness_record(job=job, situation=situation, now=now)
     return made
 
 

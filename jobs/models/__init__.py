@@ -5,6 +5,7 @@ from jobs.models.commands import Command, Directive
 from jobs.models.datasets import Dataset, Shard, ShardRevision
 from jobs.models.decisions import AUTONOMY, Approval, Decision, Rule
 from jobs.models.events import Event
+from jobs.models.hardness import HardnessRecord
 from jobs.models.instances import Instance
 from jobs.models.jobs import Attempt, Job, JobShard, Worker
 from jobs.models.market import FeedGap, FeedState, MarketForecast, MarketSeriesScore, Offer, QuarantinedQuote, Quote
@@ -31,6 +32,7 @@ __all__ = [
     "Event",
     "FeedGap",
     "FeedState",
+    "HardnessRecord",
     "Heartbeat",
     "IdempotencyKey",
     "Instance",

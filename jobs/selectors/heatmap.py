@@ -21,7 +21,7 @@ from jobs.planes import Planes
 from jobs.selectors.grids import grid_shards, mean_of
 from jobs.selectors.windows import MAX_CELLS, Window, window_of
 
-ORDERS = ("category", "worst", "index")
+ORDERS = ("category", "worst", "hardness", "index")
 MIN_BINS = 60  # rather fewer rows than fewer bins
 LATEST_STEPS = 0.02  # the latest loss of a shard is its mean over this share of the steps shown, at least one bin
 
@@ -66,13 +66,17 @@ def heatmap(
     until: int | None = None,
     bins: int = 120,
     keys: Sequence[str] = (),
+    search: str = "",
     attempt: Attempt | None = None,
     order: str = "category",
     offset: int = 0,
     width: int | None = None,
 ) -> Heatmap:
-    """Cells of the steps [`since`, `until`). Raises `Invalid` for an unknown order or shard."""
-    shards = _rows(job, keys)
+    """Cells of the steps [`since`, `until`), of the shards `keys` or of those whose id or category holds `search`.
+
+    Raises `Invalid` for an unknown order or shard.
+    """
+    shards = _rows(job, keys, search)
     most = max(1, MAX_CELLS // MIN_BINS)
     window = window_of(
         job, since=since, until=until, bins=bins, rows=min(len(shards), most), attempt=attempt, width=width
@@ -167,9 +171,12 @@ def attempts_shown(job: Job) -> list[dict[str, Any]]:
     return shown
 
 
-def _rows(job: Job, keys: Sequence[str]) -> list[ShardRow]:
+def _rows(job: Job, keys: Sequence[str], search: str) -> list[ShardRow]:
     columns = ("index", "shard__key", "shard__uuid", "shard__category", "weight", "paused", "hardness_score")
     shards = [ShardRow(*row) for row in JobShard.objects.filter(job=job).order_by("index").values_list(*columns)]
+    if search:
+        words = search.casefold()
+        shards = [s for s in shards if words in s.key.casefold() or words in s.category.casefold()]
     if not keys:
         return shards
     wanted = set(keys)
@@ -183,6 +190,8 @@ def _ordered(shards: list[ShardRow], latest: NDArray, order: str) -> list[ShardR
         return sorted(shards, key=lambda s: (s.category, s.key))
     if order == "worst":
         return sorted(shards, key=lambda s: (math.isnan(latest[s.index]), -latest[s.index], s.key))
+    if order == "hardness":
+        return sorted(shards, key=lambda s: (-s.hardness_score, s.key))
     if order == "index":
         return shards
     raise Invalid(f"order is one of {', '.join(ORDERS)}.", fields={"order": [f"One of {', '.join(ORDERS)}."]})

@@ -20,6 +20,7 @@ from jobs.selectors.marks import marks_of
 from jobs.selectors.windows import MAX_BINS, attempt_named, window_checked
 from jobs.selectors.workers import step_times
 from webapp.api.auth import viewer_of
+from webapp.api.hardness_forms import hardness_cells, hardness_form, hardness_shards
 from webapp.api.heatmap_forms import encode, heatmap_form, heatmap_rows, mark_form, series_form, step_times_form
 
 MAX_STEP = 2**31 - 1
@@ -33,11 +34,13 @@ WINDOW = [
 ]
 SHARDS = [
     OpenApiParameter("shards", str, description="Shard ids, separated by commas; default: all."),
-    OpenApiParameter("order", str, enum=["category", "worst", "index"]),
+    OpenApiParameter("search", str, description="Only shards whose id or category holds this text."),
+    OpenApiParameter("order", str, enum=["category", "worst", "hardness", "index"]),
     OpenApiParameter(
         "offset", int, description="Rows to leave out, where a job has more shards than one answer holds."
     ),
 ]
+VALUE = OpenApiParameter("value", str, enum=["hardness"], description="hardness: its cells, too, as matrix `hardness`.")
 
 
 def job_of(request: Request, job: uuid.UUID) -> Job:
@@ -61,6 +64,7 @@ def heatmap_asked(request: Request, job: Job, default_bins: int = 120) -> Heatma
     return heatmap(
         job,
         keys=[key for key in query.get("shards", "").split(",") if key],
+        search=query.get("search", "")[:120].strip(),
         order=query.get("order") or "category",
         offset=window_checked("offset", query.get("offset"), 0, 1_000_000) or 0,
         **window_query(request, job, default_bins),
@@ -78,11 +82,31 @@ def compact(request: Request, document: Any) -> HttpResponse:
 
 class HeatmapView(APIView):
     @extend_schema(
-        summary="Loss per shard over steps", tags=["charts"], parameters=WINDOW + SHARDS, responses=OpenApiTypes.OBJECT
+        summary="Loss per shard over steps",
+        tags=["charts"],
+        parameters=[*WINDOW, *SHARDS, VALUE],
+        responses=OpenApiTypes.OBJECT,
     )
     def get(self, request: Request, job: uuid.UUID) -> HttpResponse:
-        row = job_of(request, job)
-        return compact(request, heatmap_form(heatmap_asked(request, row)))
+        heat = heatmap_asked(request, job_of(request, job))
+        cells = hardness_cells(heat) if request.query_params.get("value") == "hardness" else {}
+        return compact(request, heatmap_form(heat) | cells)
+
+
+class HardnessView(APIView):
+    @extend_schema(
+        summary="Hardness of shards over steps, 0 easy to 1 hard",
+        tags=["charts"],
+        parameters=[*WINDOW[:2], *SHARDS[:1]],
+        responses=OpenApiTypes.OBJECT,
+    )
+    def get(self, request: Request, job: uuid.UUID) -> HttpResponse:
+        """What was measured at each evaluation of the rules, at most 400 of them; null before a shard was part of the job."""
+        row, query = job_of(request, job), request.query_params
+        since = window_checked("from", query.get("from"), 0, MAX_STEP) or 0
+        until = window_checked("to", query.get("to"), 0, MAX_STEP)
+        keys = [key for key in query.get("shards", "").split(",") if key]
+        return compact(request, hardness_form(row, hardness_shards(row, keys), since, until))
 
 
 class HeatmapCsvView(APIView):
@@ -127,6 +151,7 @@ class MarksView(APIView):
 urlpatterns = [
     path("jobs/<uuid:job>/heatmap/", HeatmapView.as_view(), name="job_heatmap"),
     path("jobs/<uuid:job>/heatmap.csv", HeatmapCsvView.as_view(), name="job_heatmap_csv"),
+    path("jobs/<uuid:job>/hardness/", HardnessView.as_view(), name="job_hardness"),
     path("jobs/<uuid:job>/workers/", WorkersView.as_view(), name="job_workers"),
     path("jobs/<uuid:job>/series/", SeriesView.as_view(), name="job_series"),
     path("jobs/<uuid:job>/marks/", MarksView.as_view(), name="job_marks"),

@@ -9,9 +9,11 @@ from typing import Any
 
 from jobs.models import Shard, ShardRevision
 from jobs.selectors.datasets import SamplePage, job_shards_of, revisions_of, samples_named, samples_page
+from jobs.selectors.hardness import hardness_line
 from webapp.pages.door import PageRequest
 
 PER_PAGE = 10
+NUM_JOBS = 8
 CONTENT = ("id", "prompt", "response", "text")
 
 
@@ -47,7 +49,7 @@ def sample_views(request: PageRequest, shard: Shard) -> dict[str, Any]:
         "after_page": after,
         "previous_start": max(0, start - PER_PAGE) if start else None,
         "next_start": start + PER_PAGE if after and start + PER_PAGE < after.total else None,
-        "job_shards": job_shards_of(shard=shard)[:8],
+        "job_shards": [(row, hardness_line(row)) for row in job_shards_of(shard=shard)[:NUM_JOBS]],
     }
 
 
