@@ -20,6 +20,7 @@ WIDTHS, THEMES = (1440, 1280, 390), ("light", "dark")
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", nargs="+", default=[], metavar="PAGE", help="these pages, as fleet")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="counterflow-pictures-") as folder:
         os.environ |= {
@@ -27,11 +28,11 @@ def main() -> int:
             "DATABASE_URL": f"sqlite:///{folder}/pictures.sqlite3",
             "DJANGO_SETTINGS_MODULE": "webapp.settings",
         }
-        take(Path(folder), arguments.folder)
+        take(Path(folder), arguments.folder, arguments.only)
     return 0
 
 
-def take(folder: Path, pictures: Path) -> None:
+def take(folder: Path, pictures: Path, only: list[str]) -> None:
     """Build the world, serve it, photograph it."""
     from tests.services import EmbeddedValkey, chromium_path, free_port, wait_until
 
@@ -48,7 +49,7 @@ def take(folder: Path, pictures: Path) -> None:
         port = free_port()
         with running_server(port, COUNTERFLOW_VAR_DIR=str(folder)), chromium(executable) as browser:
             wait_until(lambda: answers(port), within_s=60, what="the server answers", every_s=0.3)
-            photograph(browser, f"http://127.0.0.1:{port}", world, pictures)
+            photograph(browser, f"http://127.0.0.1:{port}", world, pictures, only)
     finally:
         valkey.stop()
 
@@ -91,11 +92,13 @@ def pages_of(world: Any) -> dict[str, str]:
         "events": "/events/",
         "team": "/team/",
         "tokens": "/team/tokens/",
+        "notifications": "/team/notifications/",
+        "fleet": "/fleet/",
     }
 
 
-def photograph(browser: Any, url: str, world: Any, pictures: Path) -> None:
-    pages = pages_of(world)
+def photograph(browser: Any, url: str, world: Any, pictures: Path, only: list[str]) -> None:
+    pages = {name: path for name, path in pages_of(world).items() if not only or name in only}
     pictures.mkdir(parents=True, exist_ok=True)
     for width in WIDTHS:
         for theme in THEMES:

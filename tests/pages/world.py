@@ -58,5 +58,6 @@ def team_pages() -> list[str]:
         "notifications",
         "market",
         "whatif",
+        "fleet",
     )
     return [reverse(name) for name in names] + [reverse("decisions") + f"?show={s}" for s in ("executing", "closed")]

@@ -32,6 +32,7 @@ NAV = (
     NavItem("Datasets", "datasets", "datasets"),
     NavItem("Market", "market", "market"),
     NavItem("What-if", "whatif", "whatif"),
+    NavItem("Fleet", "fleet", "fleet"),
     NavItem("Rules", "rules", "rules"),
     NavItem("Events", "events", "events"),
     NavItem("Team", "team", "team"),

@@ -1,0 +1,106 @@
+"""What a team holds now: the workers that train, and the machines that cost money."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import defaultdict
+from dataclasses import dataclass
+from decimal import Decimal
+from statistics import median
+from typing import Any
+
+from jobs.models import Instance, Team, Worker
+from jobs.selectors.costs import instance_cost_usd
+from jobs.states import ATTEMPT_LIVE
+
+SLOW = 1.15  # times the median of its world: a synchronous step waits for the slowest
+SILENT_S = 20.0  # a worker says something at least every five seconds
+MAX_WORKERS = 1_000
+NUM_ENDED = 20
+
+
+@dataclass(frozen=True)
+class WorkerLine:
+    """A worker of a live attempt. `pace` is its step time over the median of its world, None without one."""
+
+    worker: Worker
+    pace: float | None
+    silent_s: float | None  # since its last word; None before the first
+
+    @property
+    def is_slow(self) -> bool:
+        return self.pace is not None and self.pace >= SLOW
+
+    @property
+    def is_silent(self) -> bool:
+        return self.silent_s is not None and self.silent_s >= SILENT_S
+
+    @property
+    def system(self) -> dict[str, Any]:
+        return self.worker.system or {}
+
+
+@dataclass(frozen=True)
+class InstanceLine:
+    instance: Instance
+    cost_usd: Decimal
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """`usd_per_hour` and `num_gpus` are over machines whose end is not confirmed."""
+
+    workers: list[WorkerLine]
+    num_workers: int
+    held: list[InstanceLine]
+    ended: list[InstanceLine]
+    num_gpus: int
+    usd_per_hour: Decimal
+
+    @property
+    def num_slow(self) -> int:
+        return sum(line.is_slow for line in self.workers)
+
+    @property
+    def num_silent(self) -> int:
+        return sum(line.is_silent for line in self.workers)
+
+
+def fleet_of(*, team: Team, now: dt.datetime) -> Fleet:
+    """Three queries, whatever the number of jobs. Slow and silent workers come first."""
+    rows = Worker.objects.filter(attempt__job__team=team, attempt__status__in=ATTEMPT_LIVE)
+    found = list(rows.select_related("attempt__job").order_by("attempt_id", "rank")[: MAX_WORKERS + 1])
+    lines = _lines(found[:MAX_WORKERS], now)
+    held = Instance.objects.filter(team=team).exclude(status="terminated").select_related("job", "attempt")
+    ended = (
+        Instance.objects.filter(team=team, status="terminated").select_related("job", "attempt").order_by("-ended_at")
+    )
+    costly = _costs(held, now)
+    return Fleet(
+        workers=sorted(lines, key=lambda line: (not line.is_silent, not line.is_slow)),
+        num_workers=len(found) if len(found) <= MAX_WORKERS else rows.count(),
+        held=costly,
+        ended=_costs(ended[:NUM_ENDED], now),
+        num_gpus=sum(line.instance.num_gpus for line in costly),
+        usd_per_hour=sum((line.instance.price_usd_per_hour for line in costly), Decimal(0)),
+    )
+
+
+def _lines(workers: list[Worker], now: dt.datetime) -> list[WorkerLine]:
+    times: dict[int, list[float]] = defaultdict(list)
+    for worker in workers:
+        if worker.step_time_s:
+            times[worker.attempt_id].append(worker.step_time_s)
+    typical = {attempt: median(values) for attempt, values in times.items()}
+    return [
+        WorkerLine(
+            worker,
+            worker.step_time_s / typical[worker.attempt_id] if worker.step_time_s else None,
+            (now - worker.heartbeat_at).total_seconds() if worker.heartbeat_at else None,
+        )
+        for worker in workers
+    ]
+
+
+def _costs(rows: Any, now: dt.datetime) -> list[InstanceLine]:
+    return [InstanceLine(row, instance_cost_usd(row, start=None, end=now)) for row in rows]
