@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 WAITS_S = (5, 30, 120, 600, 3600, 6 * 3600, 24 * 3600)  # after the first, second, … failed try; then it is given up
 LEASE = dt.timedelta(seconds=60)
 SETTLED = dt.timedelta(seconds=60)  # an event may become visible that much later than one with a higher id
+KEEP = dt.timedelta(days=30)  # in the log
 MAX_BATCH = 5_000
 MAX_TARGETS = 20
 SILENT = ("notification.",)  # telling that telling failed would not end
@@ -138,6 +139,11 @@ def notifications_due(*, now: dt.datetime, num: int = 100) -> list[int]:
     """Ids of what is to be tried now, oldest first."""
     rows = Notification.objects.filter(due_at__lte=now, target__enabled=True).order_by("due_at", "id")
     return list(rows.values_list("pk", flat=True)[:num])
+
+
+def notifications_prune(*, now: dt.datetime) -> int:
+    """Forget what arrived or was given up more than `KEEP` ago; how many rows."""
+    return Notification.objects.filter(due_at=None, created_at__lt=now - KEEP).delete()[0]
 
 
 def notification_claim(*, notification_id: int, now: dt.datetime) -> Notification | None:

@@ -23,6 +23,7 @@ from jobs.services.notifications import (
     notification_claim,
     notifications_due,
     notifications_plan,
+    notifications_prune,
     target_create,
     target_enable,
 )
@@ -169,6 +170,17 @@ def test_what_happens_while_a_target_is_held_is_not_told_later(receiver: Receive
     target_enable(target=held, enabled=True, now=timezone.now(), actor=SYSTEM)
     told(timezone.now())
     assert receiver.got == []
+
+
+def test_the_log_keeps_a_month_and_never_forgets_what_waits(receiver: Receiver):
+    job = make_job(status="running")
+    target(receiver, team=job.team)
+    make_decision(job, now=timezone.now())
+    notifications_plan(now=timezone.now())
+    later = timezone.now() + dt.timedelta(days=40)
+    assert notifications_prune(now=later) == 0
+    told(later)
+    assert notifications_prune(now=later) == 1
 
 
 def test_other_teams_events_go_nowhere(receiver: Receiver):
