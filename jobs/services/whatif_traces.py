@@ -8,6 +8,9 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from forecasting.feeds import generic
+from forecasting.feeds.history import series_of
+from forecasting.feeds.quarantine import screen
 from forecasting.generator import DEMO_ZONES, demo_market, generate
 from forecasting.series import Series, load_traces
 from jobs.errors import Invalid
@@ -40,11 +43,14 @@ def trace_generated(*, zone: str, days: float, seed: int, capacity: int) -> Seri
     return replace(made, name=f"generated {zone}, seed {seed}")
 
 
-def trace_of_text(*, text: str, name: str, key: str = "", field: str = "trace") -> Series:
-    """One series of a file's text. Raises `Invalid` with the line that is wrong, or the keys when it holds several."""
+def trace_of_text(*, text: str, name: str, key: str = "", columns: str = "", field: str = "trace") -> Series:
+    """One series of a file's text. Raises `Invalid` with the line that is wrong, or the keys when it holds several.
+
+    columns: for a CSV of any shape, as in `at=TIME,availability=COUNT,price=COST,currency==USD` (== is a constant).
+    """
     if len(text) > MAX_BYTES:
         raise Invalid("The file is too large.", fields={field: [f"At most {MAX_BYTES // 2**20} MiB."]})
-    found = _read(text, name, field)
+    found = _mapped(text, columns, field) if columns else _read(text, name, field)
     if not key and len(found) == 1:
         return replace(next(iter(found.values())), name=_plain(name))
     if key in found:
@@ -52,7 +58,7 @@ def trace_of_text(*, text: str, name: str, key: str = "", field: str = "trace") 
     names = ", ".join(list(found)[:12]) + (", …" if len(found) > 12 else "")
     word = f"The file holds no series {key!r}" if key else f"The file holds {len(found)} series"
     fault = f"{word}; write one of these as its key: {names}."
-    raise Invalid(fault, fields={f"{field}_key" if field == "trace" else field: [fault]})
+    raise Invalid(fault, fields={f"{field}_key": [fault]})
 
 
 def _read(text: str, name: str, field: str) -> dict[str, Series]:
@@ -66,6 +72,20 @@ def _read(text: str, name: str, field: str) -> dict[str, Series]:
             fault = str(error).replace(str(path), name).replace(f"{path.parent.name}/{path.stem}", name)
             raise Invalid(fault, fields={field: [fault]}) from error
     return found
+
+
+def _mapped(text: str, columns: str, field: str) -> dict[str, Series]:
+    """The series of a CSV through a map of its columns. Raises `Invalid` with the first line that is refused."""
+    pairs = [part.partition("=") for part in columns.split(",")]
+    try:
+        batch = screen(generic.read_csv(text, {ours.strip(): theirs for ours, _, theirs in pairs}))
+    except ValueError as error:
+        raise Invalid(str(error), fields={f"{field}_columns": [str(error)]}) from error
+    if not batch.observations:
+        first = batch.quarantine[0] if batch.quarantine else None
+        fault = f"No row can be used; {first.where}: {first.reason}." if first else "The file has no rows."
+        raise Invalid(fault, fields={field: [fault]})
+    return {key.label: series for key, series in series_of(batch).items()}
 
 
 def trace_joined(*, series: Series, prices: Series | None) -> Series:

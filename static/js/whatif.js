@@ -4,7 +4,7 @@ import { axis, heading, layout, show, withShare } from "./plots.js";
 import { make } from "./heatmap/words.js";
 
 const NAMES = { utility: "Utility, USD", cost: "Cost, USD", finish_slot: "Finish, slot" };
-const hues = (c) => [c.fwd, c.bwd, c.good, c.bwd_2, c.fwd_2, c.ink_2, c.bad, c.edge];
+const hues = (c) => [c.fwd, c.bwd, c.good, c.ink_2, c.fwd_2, c.bwd_2, c.edge];
 const DASHES = ["solid", "solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
 
 class Replay {

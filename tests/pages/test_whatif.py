@@ -123,6 +123,18 @@ def test_an_uploaded_trace_and_its_prices_are_kept_with_the_replay() -> None:
     assert row.timelines["price"][0][:2] in ([1.0, 1.5], [1.5, 1.0])
 
 
+def test_a_csv_of_any_shape_is_read_through_a_map_of_its_columns() -> None:
+    cast = make_cast()
+    lines = [f"2026-03-{d:02d} {h:02d}:00,{(h + d) % 5},0.8" for d in range(1, 9) for h in range(24)]
+    files = [SimpleUploadedFile("own.csv", "\n".join(["when,free,cost", *lines]).encode()) for _ in range(2)]
+    wrong = form_data(source="upload", trace=files[0], trace_columns="at=date,availability=free")
+    page = signed_in(cast.operator).post(reverse("whatif_new"), wrong).content.decode()
+    assert "the file has no column [&#x27;date&#x27;]; it has when, free, cost" in page
+    columns = "at=when,availability=free,price=cost,currency==USD"
+    row = computed(started(cast, source="upload", trace=files[1], trace_columns=columns))
+    assert {price for window in row.timelines["price"] for price in window} == {0.8}
+
+
 def test_the_form_begins_with_the_numbers_of_a_job() -> None:
     cast, job, _ = small_world()
     now = timezone.now()

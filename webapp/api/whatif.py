@@ -63,8 +63,11 @@ class WhatIfs(ReadDoor):
             return trace_of_offer(offer=offer, now=self.now)
         if made := data.get("generated"):
             return trace_generated(**made, capacity=numbers.get("n_max", 16))
-        series = trace_of_text(text=data["trace"], name=data["trace_name"], key=data["trace_key"])
-        prices = trace_of_text(text=data["prices"], name="prices", field="prices") if "prices" in data else None
+        name, key, columns = data["trace_name"], data["trace_key"], data["trace_columns"]
+        series = trace_of_text(text=data["trace"], name=name, key=key, columns=columns)
+        prices = None
+        if "prices" in data:
+            prices = trace_of_text(text=data["prices"], name="prices", key=data["prices_key"], field="prices")
         return trace_joined(series=series, prices=prices)
 
     @extend_schema(responses=OpenApiTypes.OBJECT)

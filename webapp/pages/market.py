@@ -37,7 +37,7 @@ def market(request: PageRequest) -> HttpResponse:
     picked = {name: chosen(request, name, choices[name], "") for name in choices}
     wanted = {"region": picked["region"], "machine": picked["instance_type"], "provider": picked["provider"]}
     rows = paged(request, offers_listed(**wanted))
-    lines = offer_lines(offers=rows.object_list, now=now)
+    lines = offer_lines(offers=list(rows.object_list), now=now)
     context = {
         "nav": "market",
         "page": rows,

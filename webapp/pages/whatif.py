@@ -59,7 +59,8 @@ def _job(request: PageRequest) -> Job | None:
 
 def _initial(request: PageRequest, job: Job | None) -> dict[str, Any]:
     """What the form begins with: a job's numbers, those of an earlier what-if, an offer's price."""
-    now, initial = timezone.now(), {"once": once_number()}
+    now = timezone.now()
+    initial: dict[str, Any] = {"once": once_number()}
     if job is not None:
         initial |= {**numbers_of_job(job=job, now=now), "job": job.uuid, "name": f"{job.name}, what if"[:120]}
     if key := request.GET.get("from"):

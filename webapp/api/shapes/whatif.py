@@ -18,8 +18,8 @@ def _number(name: str) -> serializers.Field[Any, Any, Any, Any]:
     low, high, is_whole = LIMITS[name]
     more = {"required": False, "default": DEFAULTS[name], "allow_null": name in OPTIONAL}
     if is_whole:
-        return serializers.IntegerField(min_value=int(low), max_value=int(high), **more)  # type: ignore[arg-type]
-    return serializers.FloatField(min_value=low, max_value=high, **more)  # type: ignore[arg-type]
+        return serializers.IntegerField(min_value=int(low), max_value=int(high), **more)
+    return serializers.FloatField(min_value=low, max_value=high, **more)
 
 
 class NumbersInput(Input):
@@ -57,6 +57,14 @@ class WhatIfNew(Input):
     prices = serializers.CharField(
         max_length=MAX_BYTES, required=False, help_text="The text of a second file with prices"
     )
+    trace_columns = serializers.CharField(
+        max_length=300,
+        required=False,
+        default="",
+        allow_blank=True,
+        help_text="For a CSV of any shape: at=TIME,availability=COUNT,price=COST,currency==USD (== is a constant)",
+    )
+    prices_key = serializers.CharField(max_length=200, required=False, default="", allow_blank=True)
     generated = GeneratedInput(required=False)
     numbers = NumbersInput(required=False)
     policies = serializers.ListField(child=serializers.CharField(max_length=60), min_length=1, max_length=MAX_POLICIES)
@@ -73,7 +81,7 @@ class WhatIfShape(StatefulShape):
     name = serializers.CharField()
     created_by = PersonField(read_only=True, allow_null=True)
     job = Named(read_only=True, allow_null=True)
-    source = serializers.CharField(help_text="offer, upload or generated")
+    source = serializers.CharField(help_text="offer, upload or generated")  # type: ignore[assignment]
     offer = serializers.UUIDField(source="offer.uuid", read_only=True, allow_null=True, default=None)
     trace_name = serializers.CharField()
     notes = serializers.ListField(child=serializers.CharField())

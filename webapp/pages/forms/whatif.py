@@ -26,19 +26,17 @@ ABOUT = {
     "AHAP": "plans a window of forecasts and commits to part of it; takes minutes",
     "StochasticProgram": "plans over all futures of a learnt market: the one in use",
 }
-WHOLE = [name for name, (_, _, whole) in LIMITS.items() if whole]
 
 
 def _number(name: str, label: str, hint: str = "", *, needed: bool = True) -> forms.Field:
     low, high, whole = LIMITS[name]
-    kind = forms.IntegerField if whole else forms.FloatField
-    return kind(label=label, help_text=hint, required=needed, min_value=low, max_value=high)  # type: ignore[operator]
+    if whole:
+        return forms.IntegerField(label=label, help_text=hint, required=needed, min_value=int(low), max_value=int(high))
+    return forms.FloatField(label=label, help_text=hint, required=needed, min_value=low, max_value=high)
 
 
 class WhatIfForm(PageForm):
     """Names of numbers are those of `manage.py replay`."""
-
-    domain_names = {"trace_key": "trace_key", "policies": "policies"}
 
     once = OnceField()
     job = forms.UUIDField(required=False, widget=forms.HiddenInput)
@@ -57,8 +55,17 @@ class WhatIfForm(PageForm):
         help_text="Availability trace (JSON), probe or node log, table of time and count; up to 8 MiB",
     )
     trace_key = forms.CharField(label="Series", max_length=200, required=False, help_text="If the file holds several")
+    trace_columns = forms.CharField(
+        label="Columns of a CSV",
+        max_length=300,
+        required=False,
+        help_text="For any other CSV, as at=TIME,availability=COUNT,price=COST,currency==USD (== is a constant)",
+    )
     prices = forms.FileField(
         label="Prices", required=False, help_text="A second file with prices, from the trace's first tick on"
+    )
+    prices_key = forms.CharField(
+        label="Series of the prices", max_length=200, required=False, help_text="If that file holds several"
     )
     zone = forms.ChoiceField(choices=[(z.name, z.name) for z in DEMO_ZONES], required=False)
     days = forms.IntegerField(min_value=1, max_value=90, required=False, initial=30)
@@ -132,11 +139,12 @@ class WhatIfForm(PageForm):
                 seed=data["market_seed"] or 0,
                 capacity=data["n_max"],
             )
-        series = trace_of_text(text=_text(data["trace"], "trace"), name=data["trace"].name, key=data["trace_key"])
-        prices = None
-        if data["prices"]:
-            prices = trace_of_text(text=_text(data["prices"], "prices"), name=data["prices"].name, field="prices")
-        return trace_joined(series=series, prices=prices)
+        return trace_joined(series=self._file("trace"), prices=self._file("prices") if data["prices"] else None)
+
+    def _file(self, field: str) -> Series:
+        file, key = self.cleaned_data[field], self.cleaned_data[f"{field}_key"]
+        columns = self.cleaned_data["trace_columns"] if field == "trace" else ""
+        return trace_of_text(text=_text(file, field), name=file.name, key=key, columns=columns, field=field)
 
 
 def _short(value: Any) -> Any:
