@@ -43,6 +43,18 @@ def test_weights_are_a_distribution_and_move_to_the_better_member() -> None:
     assert selector.weights[0] > 0.95
 
 
+def test_members_that_differ_by_little_are_told_apart_within_200_jobs() -> None:
+    rng = np.random.default_rng(3)
+    edge = np.append(np.full(99, 0.65), 0.70)
+    learner = PolicySelector([str(i) for i in range(100)])
+    for _ in range(200):
+        learner.learn(np.clip(edge + rng.normal(0, 0.02, 100) + rng.normal(0, 0.1), 0, 1))
+    best = learner.state.totals.max()
+    assert learner.leader == "99"
+    assert learner.regret < 0.02 * best
+    assert learner.regret < math.sqrt(200 * math.log(100) / 2)
+
+
 def test_a_stored_state_goes_on_as_if_nothing_had_happened() -> None:
     rng = np.random.default_rng(0)
     whole, first = PolicySelector(["a", "b", "c"]), PolicySelector(["a", "b", "c"])
