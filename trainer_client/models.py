@@ -6,12 +6,11 @@ by rank 0, into a folder that all ranks and all later attempts read, so that the
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -25,11 +24,10 @@ from transformers import (
 )
 
 from trainer_client.agreement import Agreement
+from trainer_client.modelshape import tiny_dimensions, tiny_size
 
-TINY = re.compile(r"^tiny:(\d+(?:\.\d+)?)([km])(?:,vocab=(\d+))?$")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 BOS, EOS, PAD = "<s>", "</s>", "<pad>"
-_HEAD_SIZE = 32
 
 
 class ModelError(ValueError):
@@ -46,31 +44,23 @@ class TinySpec:
     @classmethod
     def parse(cls, text: str) -> TinySpec:
         """From `tiny:300k`, `tiny:4m` or `tiny:4m,vocab=2048`."""
-        match = TINY.match(text)
-        if match is None:
+        size = tiny_size(text)
+        if size is None:
             raise ModelError(f"--model {text}: write tiny:SIZE with SIZE like 300k or 4m, optionally ,vocab=2048")
-        count = int(float(match.group(1)) * {"k": 1_000, "m": 1_000_000}[match.group(2)])
+        count, vocab = size
         if not 20_000 <= count <= 200_000_000:
             raise ModelError(f"--model {text}: a tiny model has between 20k and 200m parameters")
-        vocab = int(match.group(3)) if match.group(3) else (512 if count < 1_000_000 else 4096)
         if vocab < 300:
             raise ModelError(f"--model {text}: vocab must be at least 300 (256 bytes and the special tokens)")
         return cls(count, vocab)
 
     def config(self, vocab: int, tokens: dict[str, Any], seq_len: int) -> LlamaConfig:
         """The Llama shape nearest to the wanted size (tied embeddings, width a multiple of the head size)."""
-        layers = 2 if self.num_parameters < 1_000_000 else 4 if self.num_parameters < 30_000_000 else 8
-        widths = range(_HEAD_SIZE, 4096, _HEAD_SIZE)
-        width = min(widths, key=lambda h: abs(vocab * h + layers * 12 * h * h - self.num_parameters))
         return LlamaConfig(
             vocab_size=vocab,
-            hidden_size=width,
-            intermediate_size=width * 8 // 3 // 8 * 8,
-            num_hidden_layers=layers,
-            num_attention_heads=width // _HEAD_SIZE,
-            num_key_value_heads=width // _HEAD_SIZE,
             max_position_embeddings=max(1024, seq_len),
             tie_word_embeddings=True,
+            **cast("dict[str, Any]", tiny_dimensions(self.num_parameters, vocab)),
             **tokens,
         )
 

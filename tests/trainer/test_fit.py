@@ -1,0 +1,182 @@
+"""Memory by formula against memory as measured on small models, and the worlds that follow from it."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from trainer_client.fit import FitSettings, gib_per_gpu, main, memory, placements, report
+from trainer_client.loss import sample_losses
+from trainer_client.models import DTYPES, add_lora
+from trainer_client.modelshape import ModelShape, shape_of
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 128, "intermediate_size": 344, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "vocab_size": 512, "tie_word_embeddings": True, "max_position_embeddings": 512,
+}  # fmt: skip
+SHAPES = {
+    "llama": LLAMA,
+    "deep": LLAMA | {"num_hidden_layers": 6, "tie_word_embeddings": False},
+    "words": LLAMA | {"vocab_size": 6000, "num_hidden_layers": 2},
+    "grouped": LLAMA | {"model_type": "qwen2", "num_key_value_heads": 2, "hidden_size": 192, "num_attention_heads": 6},
+    "qwen3": LLAMA | {"model_type": "qwen3", "num_key_value_heads": 2, "head_dim": 64},
+    "mistral": LLAMA | {"model_type": "mistral", "sliding_window": None, "intermediate_size": 512},
+}
+
+
+class LiveBytes(TorchDispatchMode):
+    """Bytes of all tensors that are alive, and the most there ever were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self._seen: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_iter(out):
+            if isinstance(tensor, torch.Tensor):
+                self.count(tensor)
+        return out
+
+    def count(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if storage in self._seen:
+            return
+        size = storage.nbytes()
+        self._seen[storage] = size
+        weakref.finalize(storage, self._gone, size)
+        self.now += size
+        self.most = max(self.most, self.now)
+
+    def _gone(self, size: int) -> None:
+        self.now -= size
+
+
+def measured(config: dict[str, Any], settings: FitSettings) -> int:
+    """The most bytes of tensors in an optimizer step of a real model that has been trained, as the trainer does it."""
+    fields = dict(config)
+    model: Any = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(fields.pop("model_type"), **fields), dtype=DTYPES[settings.precision]
+    )
+    if settings.lora:
+        model = add_lora(model, settings.lora, settings.lora)
+    if settings.recompute:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.train()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    kinds: dict[str, Any] = {
+        "adamw": lambda: torch.optim.AdamW(trained, fused=True),
+        "sgd": lambda: torch.optim.SGD(trained),
+    }
+    optimizer, live = kinds[settings.optimizer](), LiveBytes()
+    for parameter in trained:
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+    with live:
+        for tensor in tree_iter([list(model.parameters()), list(model.buffers()), list(optimizer.state.values())]):
+            live.count(tensor.data)
+        _step(model, optimizer, settings)
+    return live.most
+
+
+def _step(model: Any, optimizer: Any, settings: FitSettings) -> None:
+    for start in range(0, settings.global_batch, settings.micro_batch):
+        num_samples = min(settings.micro_batch, settings.global_batch - start)
+        ids = torch.randint(0, 500, (num_samples, settings.seq_len))
+        losses, _ = sample_losses(model(input_ids=ids, use_cache=False).logits, ids)
+        losses.sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("llama", FitSettings(8, 4, 128)),
+        ("llama", FitSettings(1, 1, 32)),
+        ("llama", FitSettings(8, 4, 128, precision="bf16")),
+        ("llama", FitSettings(4, 4, 64, optimizer="sgd")),
+        ("llama", FitSettings(8, 4, 128, lora=4)),
+        ("llama", FitSettings(8, 4, 128, lora=4, precision="bf16")),
+        ("deep", FitSettings(4, 4, 128)),
+        ("deep", FitSettings(8, 4, 256, recompute=True)),
+        ("deep", FitSettings(8, 4, 128, precision="bf16", recompute=True)),
+        ("words", FitSettings(4, 4, 128)),
+        ("grouped", FitSettings(8, 4, 128)),
+        ("qwen3", FitSettings(8, 4, 128)),
+        ("mistral", FitSettings(4, 4, 64)),
+    ],
+    ids=str,
+)
+def test_the_formula_is_within_five_percent_of_what_a_real_model_takes(name: str, settings: FitSettings) -> None:
+    found = measured(SHAPES[name], settings)
+    assert memory(ModelShape.from_config(SHAPES[name]), settings).total == pytest.approx(found, rel=0.05)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_parameters_are_counted_exactly(name: str) -> None:
+    fields = dict(SHAPES[name])
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(fields.pop("model_type"), **fields))
+        counted = ModelShape.from_config(SHAPES[name])
+        assert counted.num_parameters == sum(parameter.numel() for parameter in model.parameters())
+        adapted = add_lora(model, 8, 8)
+        trained = sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
+    assert counted.lora_parameters(8) == trained
+
+
+SEVEN_B = {
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "vocab_size": 32000,
+}  # fmt: skip
+
+
+def test_seven_billion_parameters_need_several_gpus_in_full_and_one_with_adapters() -> None:
+    shape = ModelShape.from_config(SEVEN_B)
+    full, lora = (
+        FitSettings(64, 4, 2048, "bf16", recompute=True),
+        FitSettings(64, 4, 2048, "bf16", lora=16, recompute=True),
+    )
+    assert report(shape, full, gpu_gib=40, max_workers=8)["min_workers"] == 2
+    assert report(shape, lora, gpu_gib=40, max_workers=8)["min_workers"] == 1
+    first = placements(shape, full, gpu_gib=40, max_workers=8)[0]
+    assert (first.parallel, first.gib_per_gpu <= 40) == ("fsdp", True)
+
+
+@pytest.mark.parametrize("gpu_gib", [2.2, 3.0, 24.0])
+def test_every_world_does_the_whole_global_batch_within_the_gpu(gpu_gib: float) -> None:
+    shape, settings = shape_of("tiny:100m"), FitSettings(global_batch=30, micro_batch=8, seq_len=512)
+    worlds = placements(shape, settings, gpu_gib=gpu_gib, max_workers=8)
+    assert worlds
+    for way in worlds:
+        assert way.gib_per_gpu <= gpu_gib
+        assert way.micro_batch * way.num_accumulation * way.num_workers >= settings.global_batch
+        assert way.micro_batch * (way.num_accumulation - 1) * way.num_workers < settings.global_batch
+
+
+def test_what_fits_nowhere_and_what_is_unknown_say_what_would_help(capsys: Any, tmp_path: Any) -> None:
+    assert main(["--model", "tiny:200m", "--gpu-gib", "1.1", "--max-gpus", "2"]) == 1
+    assert "take LoRA" in capsys.readouterr().out
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mamba"}))
+    for model, words in ((tmp_path, "known: llama"), ("no/such", "a folder with a config.json")):
+        assert main(["--model", str(model)]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_the_command_tells_programs_the_same_as_people(capsys: Any, tmp_path: Any) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SEVEN_B))
+    assert main(["--model", str(tmp_path), "--precision", "bf16", "--lora", "8", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    needs = memory(ModelShape.from_config(SEVEN_B), FitSettings(precision="bf16", lora=8))
+    assert told["needs_gib_per_gpu"] == pytest.approx(gib_per_gpu(needs), abs=1e-3)
+    assert main(["--model", str(tmp_path), "--precision", "bf16", "--lora", "8"]) == 0
+    assert f"needs {told['needs_gib_per_gpu']:.2f} GiB" in capsys.readouterr().out
