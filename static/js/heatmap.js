@@ -1,6 +1,7 @@
 // The live heatmap of a job: fetches cells, takes deltas, draws at most twice a second, and drops what it cannot draw in time.
 import { Cells, StepTimes } from "./heatmap/model.js";
 import * as draw from "./heatmap/draw.js";
+import { Finder } from "./heatmap/finder.js";
 import { legend, marks, readout, table, timeLegend } from "./heatmap/parts.js";
 import { age, loss, make, seconds } from "./heatmap/words.js";
 import { LiveSocket, isUp, showBadge } from "./live.js";
@@ -19,6 +20,8 @@ class Heatmap {
     this.part = Object.fromEntries([...card.querySelectorAll("[data-part]")].map((p) => [p.dataset.part, p]));
     Object.assign(this, { choice: { value: "loss", order: "category", view: "chart" }, zoom: null, pick: null, scale: null });
     Object.assign(this, { cells: null, times: null, marks: [], dirty: false, drawing: false, drawnAt: 0, fetchedAt: 0, fetching: null, again: false, heardAt: Date.now() });
+    this.turned = this.choice.order;
+    this.finder = new Finder(this.part, () => this.turn());
     this.listen();
     this.refetch();
     if (!OVER.includes(card.dataset.status)) {
@@ -65,13 +68,16 @@ class Heatmap {
   }
 
   async load() {
-    const query = new URLSearchParams({ order: this.choice.order });
+    const query = new URLSearchParams({ order: this.choice.order, ...this.finder.query() });
     if (this.zoom) Object.entries(this.zoom).forEach(([name, step]) => query.set(name, step));
-    const doc = await this.get(`heatmap/?${query}`);
-    const keep = this.order && this.order.length === doc.shards.length && this.kept === this.choice.order;
+    const asked = query.toString();
+    const doc = await this.get(`heatmap/?${asked}${this.choice.value === "hardness" ? "&value=hardness" : ""}`);
+    const view = `${this.choice.order} ${new URLSearchParams(this.finder.query())}`;
+    const keep = this.order && this.order.length === doc.shards.length && this.kept === view;
     if (keep) this.keepOrder(doc); // rows do not change places under the pointer
     this.order = doc.shards.map((s) => s.index);
-    this.kept = this.choice.order;
+    this.kept = view;
+    this.finder.show(doc);
     this.cells = new Cells(doc);
     if (!this.scale && doc.scale && doc.bins > 3) this.scale = doc.scale;
     this.cells.scale = this.scale ?? doc.scale;
@@ -92,7 +98,7 @@ class Heatmap {
     if (!doc.shards.every((shard) => place.has(shard.index))) return;
     now.sort((a, b) => place.get(doc.shards[a].index) - place.get(doc.shards[b].index));
     const moved = new Map(now.map((old, row) => [old, row]));
-    for (const name of ["shards", "mean", "max", "tokens"]) doc[name] = now.map((old) => doc[name][old]);
+    for (const name of ["shards", "mean", "max", "tokens", "hardness"]) if (doc[name]) doc[name] = now.map((old) => doc[name][old]);
     doc.nonfinite = doc.nonfinite.map(([row, bin, n]) => [moved.get(row), bin, n]);
     doc.pauses = doc.pauses.map(([row, from, to]) => [moved.get(row), from, to]);
   }
@@ -114,7 +120,7 @@ class Heatmap {
   async drawNow() {
     this.dirty = false;
     try {
-      if (this.choice.view === "table") table(this.part.table, this.cells, this.part.readout);
+      if (this.choice.view === "table") table(this.part.table, this.cells, this.choice.value);
       else await this.chart();
     } finally {
       this.drawnAt = Date.now();
@@ -128,22 +134,31 @@ class Heatmap {
     if (!cells.bins) return;
     const rows = (this.rows = draw.layoutRows(cells.doc.shards));
     part.loss.style.setProperty("--h", `${rows.pixels}px`);
-    const past = this.choice.value === "past";
-    const scale = cells.scale ?? { low: 0, high: 1 };
-    const [z, colours, low, high] = past
-      ? [cells.doc.mean.map((line, row) => line.map((_, bin) => cells.past(row, bin)?.z ?? null)), draw.timeColours(), -4.5, 4.5]
-      : [cells.doc.mean, draw.lossColours(), scale.low, scale.high];
+    const value = this.choice.value;
+    const [z, colours, low, high] = this.painted(value);
     await draw.paint(part.cells, z, rows, cells.bins, colours, low, high);
     this.wire();
-    draw.overlay(part.overlay, cells, rows, this.pick);
+    draw.overlay(part.overlay, cells, rows, this.pick, value !== "hardness");
     draw.columns(part.labels, part.values, rows, cells.doc.shards, (...a) => this.label(...a), (...a) => this.latest(...a));
-    legend(part.legend, cells, past, rows.size >= 11);
+    legend(part.legend, cells, value, rows.size >= 11);
     this.decisions();
     await this.stepTimes();
     draw.axis(part.axis, cells);
     this.say();
     part.whole.hidden = !this.zoom;
     part.note.textContent = this.note();
+  }
+
+  painted(value) {
+    const { cells } = this;
+    if (value === "hardness") {
+      return [cells.doc.mean.map((line, row) => line.map((_, bin) => cells.hardness(row, bin))), draw.lossColours(), 0, 1];
+    }
+    if (value === "past") {
+      return [cells.doc.mean.map((line, row) => line.map((_, bin) => cells.past(row, bin)?.z ?? null)), draw.timeColours(), -4.5, 4.5];
+    }
+    const scale = cells.scale ?? { low: 0, high: 1 };
+    return [cells.doc.mean, draw.lossColours(), scale.low, scale.high];
   }
 
   label(shard, row, y) {
@@ -154,7 +169,8 @@ class Heatmap {
   latest(shard, row, y) {
     const total = this.cells.doc.shards.reduce((sum, s) => sum + (s.paused ? 0 : s.weight), 0);
     const share = shard.paused ? "paused" : total > 0 ? (100 * shard.weight / total).toFixed(1) : "–";
-    return [make("span", { style: y }, loss(shard.latest)), make("span", { style: y, class: "end" }, share)];
+    const now = this.choice.value === "hardness" ? shard.hardness.toFixed(2) : loss(shard.latest);
+    return [make("span", { style: y }, now), make("span", { style: y, class: "end" }, share)];
   }
 
   decisions() {
@@ -188,10 +204,8 @@ class Heatmap {
 
   note() {
     const { doc } = this.cells;
-    const left = doc.num_shards - doc.shards.length;
     const lost = doc.attempts.filter((a) => a.lost_from !== null).length;
     return `Loss is the token-weighted mean over all ranks, ${doc.width === 1 ? "one step" : `${doc.width} steps`} a cell. Arrow keys move the selected cell; drag to zoom.`
-      + (left > 0 ? ` ${left.toLocaleString("en")} more shards than one chart holds.` : "")
       + (lost ? ` ${lost} earlier attempt${lost > 1 ? "s" : ""} left steps that were done again.` : "")
       + (doc.healthy && !this.cells.bad.size ? "" : " Some losses are not finite.");
   }
@@ -209,7 +223,8 @@ class Heatmap {
         if (!button) return;
         this.choice[group.dataset.choice] = button.value;
         for (const other of group.children) other.setAttribute("aria-pressed", String(other === button));
-        if (group.dataset.choice === "order") this.refetch();
+        if (group.dataset.choice === "order") this.turn();
+        if (button.value === "hardness" && group.dataset.choice === "value") this.refetch();
         if (group.dataset.choice === "view") this.show();
         else if (this.cells) this.drawSoon();
       });
@@ -224,6 +239,15 @@ class Heatmap {
       if (detail.job === this.job && /^(decision|directive|attempt|job)\./.test(detail.kind)) this.refetchSoon();
     });
     new ResizeObserver(() => this.cells && this.drawSoon()).observe(this.part.axis);
+  }
+
+  // Other rows than before: from the first page on if the order is another one.
+  turn() {
+    this.pick = null;
+    if (this.turned !== this.choice.order) this.finder.first();
+    this.turned = this.choice.order;
+    this.part.scroll.scrollTop = 0;
+    this.refetch();
   }
 
   show() {

@@ -75,7 +75,7 @@ function path(kind, d) {
 }
 
 // What lies over the cells of the loss chart.
-export function overlay(svg, cells, rows, pick) {
+export function overlay(svg, cells, rows, pick, ofLoss = true) {
   svg.setAttribute("viewBox", `0 0 ${Math.max(cells.bins, 1)} ${Math.max(rows.height, 1)}`);
   const at = (row) => rows.tops[row];
   let gaps = "", bad = "", cross = "", notch = "", pause = "";
@@ -92,7 +92,7 @@ export function overlay(svg, cells, rows, pick) {
   }
   for (let row = 0; row < cells.rows; row++) {
     for (let bin = 0; bin < cells.bins; bin++) {
-      if (cells.isSpike(row, bin) && !cells.diverged(row, bin)) notch += `M${bin + 1} ${at(row)}v.55l-.9 -.55z`;
+      if (ofLoss && cells.isSpike(row, bin) && !cells.diverged(row, bin)) notch += `M${bin + 1} ${at(row)}v.55l-.9 -.55z`;
     }
   }
   for (const [row, from, to] of cells.doc.pauses) {
@@ -102,7 +102,7 @@ export function overlay(svg, cells, rows, pick) {
   }
   const chosen = pick ? `M${pick.bin} ${at(pick.row)}h1v1h-1z` : "";
   svg.replaceChildren(
-    path("gap", gaps), path("over-scale", notchGround(cells, rows)), path("nan", bad), path("nanx", cross),
+    path("gap", gaps), path("over-scale", ofLoss ? notchGround(cells, rows) : ""), path("nan", bad), path("nanx", cross),
     path("notch", notch), path("pause", pause), path("pick", chosen),
   );
 }

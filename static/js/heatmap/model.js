@@ -63,6 +63,13 @@ export class Cells {
     return { mean, z: (line[bin] - mean) / Math.max(spread, floor) };
   }
 
+  // Hardness in force in a cell; the newest known one where the rules have not looked since.
+  hardness(row, bin) {
+    const line = this.doc.hardness?.[row];
+    if (!line) return null;
+    return line[Math.min(bin, line.length - 1)] ?? null;
+  }
+
   isSpike(row, bin) {
     const scale = this.scale ?? this.doc.scale;
     const highest = this.doc.max[row][bin];

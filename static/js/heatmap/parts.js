@@ -36,18 +36,22 @@ function facts(cells, row, bin) {
   said.push(make("span", {}, "loss ", make("b", {}, loss(mean)), past ? `, own past ${loss(past.mean)}, z ${past.z.toFixed(1)}` : ""));
   if (highest !== null && highest > mean * 1.001) said.push(make("span", {}, `highest ${loss(highest)}`));
   said.push(make("span", {}, `${count(tokens)} tokens`));
+  const hardness = cells.hardness(row, bin);
+  if (hardness !== null) said.push(make("span", {}, `hardness ${hardness.toFixed(2)}`));
   return said;
 }
 
-export function legend(place, cells, past, labelled) {
+export function legend(place, cells, value, labelled) {
   const scale = cells.scale;
+  const past = value === "past", hardness = value === "hardness";
+  const [least, most] = hardness ? ["easy 0", "1 hard"] : past ? ["own past −4 σ", "+4 σ"] : [`loss ${loss(scale?.low)}`, loss(scale?.high)];
   const key = (words, inner) => make("span", { class: "heat-key" }, svg("scale key", "0 0 16 12", inner), words);
   const classes = past ? "d0 d1 d2 d3 d4 d5 d6 d7 d8" : "q0 q1 q2 q3 q4 q5 q6 q7 q8 q9";
   place.replaceChildren(
-    make("span", {}, past ? "own past −4 σ" : `loss ${loss(scale?.low)}`, ramp(classes.split(" ")), past ? "+4 σ" : loss(scale?.high)),
-    key("above the scale", [["rect", { class: "q9", width: 16, height: 12 }], ["path", { class: "notch", d: "M16 0v7l-9-7z" }]]),
+    make("span", {}, least, ramp(classes.split(" ")), most),
+    ...(hardness ? [] : [key("above the scale", [["rect", { class: "q9", width: 16, height: 12 }], ["path", { class: "notch", d: "M16 0v7l-9-7z" }]])]),
     key("diverged", [["rect", { class: "nan", width: 16, height: 12 }], ["path", { class: "nanx", d: "M4 2l8 8m0-8l-8 8" }]]),
-    make("span", {}, make("i", { class: "swatch hatch" }), "no samples"),
+    make("span", {}, make("i", { class: "swatch hatch" }), hardness ? "not measured" : "no samples"),
     key("paused", [["path", { class: "pause", d: "M0 6h16" }]]),
     ...(labelled ? [make("span", { class: "push" }, "now", make("span", { class: "opt" }, ", weight %"))] : []),
   );
@@ -90,15 +94,17 @@ export function marks(part, list, x) {
 }
 
 // The same numbers as text. Many shards come in pages; rows already shown stay.
-export function table(place, cells) {
+export function table(place, cells, value) {
+  const hardness = value === "hardness";
+  const cell = hardness ? hardnessCell : tableCell;
   const shown = Math.min(Number(place.dataset.rows ?? PAGE_ROWS), cells.rows);
   const bins = Array.from({ length: cells.bins }, (_, bin) => bin);
   const head = make("tr", {}, make("th", { scope: "col" }, "Shard"), make("th", { scope: "col", class: "n" }, "Now"),
     ...bins.map((bin) => make("th", { scope: "col", class: "n" }, cells.width === 1 ? count(cells.first(bin)) : `${count(cells.first(bin))}–${count(cells.last(bin))}`)));
   const body = cells.doc.shards.slice(0, shown).map((shard, row) => make("tr", {},
-    make("th", { scope: "row" }, shard.key), make("td", { class: "n" }, loss(shard.latest)), ...bins.map((bin) => tableCell(cells, row, bin))));
-  const scroll = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Loss per shard and steps" },
-    make("table", { class: "table dense" }, make("caption", { class: "sr" }, `Loss per shard, ${cells.width} steps a column. “diverged” marks losses that were not finite; “none” that the shard had no samples.`),
+    make("th", { scope: "row" }, shard.key), make("td", { class: "n" }, hardness ? shard.hardness.toFixed(2) : loss(shard.latest)), ...bins.map((bin) => cell(cells, row, bin))));
+  const scroll = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${hardness ? "Hardness" : "Loss"} per shard and steps` },
+    make("table", { class: "table dense" }, make("caption", { class: "sr" }, hardness ? `Hardness per shard from 0 to 1, ${cells.width} steps a column.` : `Loss per shard, ${cells.width} steps a column. “diverged” marks losses that were not finite; “none” that the shard had no samples.`),
       make("thead", {}, head), make("tbody", {}, ...body)));
   const left = place.querySelector(".scroll")?.scrollLeft ?? 0;
   place.replaceChildren(scroll);
@@ -111,6 +117,11 @@ export function table(place, cells) {
     });
     place.append(more);
   }
+}
+
+function hardnessCell(cells, row, bin) {
+  const score = cells.hardness(row, bin);
+  return make("td", { class: `n${score === null ? " muted" : ""}` }, score === null ? "–" : score.toFixed(2));
 }
 
 function tableCell(cells, row, bin) {
