@@ -1,75 +1,41 @@
 """Policies, yardsticks and selector on real traces: `make bench-market`, or with fewer windows `BENCH_ARGS=--quick`.
 
-Writes var/bench/market.json; the last line of output is that JSON. Traces are read from COUNTERFLOW_DATA_DIR (default
-../shared/data); without them the same jobs run on generated markets and the key `real_traces` is 0.
+Writes var/bench/market.json and market-growth.html beside it; the last line of output is that JSON. Units are in the names;
+shares and losses are fractions. Without the traces the same jobs run on generated markets and `real_traces` is 0.
 """
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one process per core, each with its own matrix products
 
 import argparse
 import json
-import os
-import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from market_cases import (
+    DATA,
+    HISTORY,
+    ROOT,
+    elastic_job,
+    elastic_markets,
+    generated,
+    single_job,
+    single_markets,
+)
+from market_studies import bench_claim, bench_deadlines, bench_selector
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from forecasting.guard import Guarded
+from forecasting.policies.epoch import decide_many
+from forecasting.policies.multizone import ZoneProgram
+from forecasting.policies.stochastic import StochasticProgram, refresh_slots
+from forecasting.problem import Allocation, Job, Offer, Situation
+from forecasting.replay import draw_starts, replay
+from forecasting.simulate import run_offers, run_window
 
-from forecasting.guard import Guarded  # noqa: E402
-from forecasting.policies.ahap import AHAP  # noqa: E402
-from forecasting.policies.epoch import decide_many  # noqa: E402
-from forecasting.policies.fixed import OnDemandOnly, SpotFirst, UniformProgress  # noqa: E402
-from forecasting.policies.forecasts import markov_forecast, noisy  # noqa: E402
-from forecasting.policies.multizone import ZoneProgram  # noqa: E402
-from forecasting.policies.registry import make_pool  # noqa: E402
-from forecasting.policies.stochastic import StochasticProgram, refresh_slots  # noqa: E402
-from forecasting.problem import Allocation, Job, Offer, Situation  # noqa: E402
-from forecasting.replay import draw_starts, replay  # noqa: E402
-from forecasting.selector import PolicySelector, member_utilities, scaled_utilities  # noqa: E402
-from forecasting.series import load_trace  # noqa: E402
-from forecasting.simulate import Market, run_offers, run_window  # noqa: E402
-
-DATA = Path(os.environ.get("COUNTERFLOW_DATA_DIR", ROOT.parent / "shared" / "data")) / "market" / "skypilot"
 RIVALS = ["OnDemandOnly", "SpotFirst", "UniformProgress", "AHANP", "AHAP"]
-
-
-def market_of(path: Path, slot_s: float, price: float) -> Market:
-    series = load_trace(path).slots(slot_s)
-    assert series.availability is not None
-    return Market(series.availability, np.full(len(series), price), slot_s, series.start_s, path.stem)
-
-
-def generated(seed: int, top: int, slot_s: float, price: float) -> Market:
-    """A stand-in where the traces are missing: power-law spells of none and all."""
-    rng, up, found = np.random.default_rng(seed), False, []
-    while len(found) < 4000:
-        found += [top if up else 0] * (1 + int((rng.pareto(1.1) + 0.2) * 3600 / slot_s))
-        up = not up
-    return Market(np.array(found[:4000]), np.full(4000, price), slot_s, 0.0, f"generated-{seed}")
-
-
-def elastic_job(fraction: float) -> Job:
-    work = fraction * 16 * 48
-    return Job(work, 48, 1.5 * work, 1.0, 2, 16, mu_grow=0.85, mu_shrink=0.95, slot_s=1800.0)
-
-
-def single_job(fraction: float, slot_s: float) -> Job:
-    work = 48 * 3600 / slot_s
-    return Job(work, round(work / fraction), 1.5 * 3 * work, 3.0, changeover_s=720.0, slot_s=slot_s)
-
-
-def elastic_markets() -> list[Market]:
-    found = [market_of(p, 1800.0, 0.35) for p in sorted(DATA.glob("2023-08-27-16node/*.json"))]
-    return found or [generated(s, 16, 1800.0, 0.35) for s in (1, 2)]
-
-
-def single_markets() -> list[Market]:
-    paths = sorted(DATA.glob("2022-10-26-1node/*.json")) + sorted(DATA.glob("2023-02-15-1node/*.json"))
-    found = [market_of(p, 600.0 if "2022" in p.parent.name else 390.0, 1.0) for p in paths]
-    return found or [generated(s, 1, 600.0, 1.0) for s in range(3)]
 
 
 def bench_elastic(out: dict[str, Any], starts: int, processes: int) -> None:
@@ -78,13 +44,14 @@ def bench_elastic(out: dict[str, Any], starts: int, processes: int) -> None:
     for market in elastic_markets():
         for fraction in (0.3, 0.5, 0.7):
             job = elastic_job(fraction)
-            at = draw_starts(len(market), job.hard_slots, 0.33, starts, 1)
+            at = draw_starts(len(market), job.hard_slots, HISTORY, starts, 1)
             result = replay(job, market, at, ["StochasticProgram", *RIVALS], processes=processes)
             best = result.optimum_utility.mean()
             cell = {name: float(r.utility.mean() / best) for name, r in result.policies.items()}
             ours = cell["StochasticProgram"]
             rival = max(v for k, v in cell.items() if k != "StochasticProgram")
             shares.append(ours)
+            out.update({f"elastic_{market.name}_{fraction}_{name}_share": value for name, value in cell.items()})
             margins.append(ours - rival)
             missed += sum(r.missed for r in result.policies.values())
             print(
@@ -103,13 +70,19 @@ def bench_single(out: dict[str, Any], starts: int, processes: int, every: int) -
     for market in single_markets()[::every]:
         for fraction in (0.7, 0.9):
             job = single_job(fraction, market.slot_s)
-            at = draw_starts(len(market), job.hard_slots, 0.33, starts, 1)
+            at = draw_starts(len(market), job.hard_slots, HISTORY, starts, 1)
             result = replay(job, market, at, ["StochasticProgram", "UniformProgress", "SpotFirst"], processes=processes)
             best = result.optimum_cost.mean()
             costs = {name: float(r.cost.mean()) for name, r in result.policies.items()}
             ours.append(costs["StochasticProgram"] / best)
             uniform.append(costs["UniformProgress"] / best)
             sums += [costs["StochasticProgram"], costs["UniformProgress"], best]
+            out.update(
+                {
+                    f"single_{market.name}_{market.slot_s:.0f}s_{fraction}_{k}_cost_ratio": v / best
+                    for k, v in costs.items()
+                }
+            )
             missed += sum(r.missed for r in result.policies.values())
             print(
                 f"single {market.name} {market.slot_s:.0f}s {fraction}: "
@@ -132,85 +105,13 @@ def bench_zones(out: dict[str, Any], starts: int) -> None:
     together, alone, missed = 0.0, 0.0, 0
     for fraction in (0.7, 0.9):
         job = single_job(fraction, 390.0)
-        at = draw_starts(num_slots, job.hard_slots, 0.33, starts, 1)
+        at = draw_starts(num_slots, job.hard_slots, HISTORY, starts, 1)
         outcomes = [run_offers(ZoneProgram(), job, markets, int(s)) for s in at]
         together += sum(o.cost for o in outcomes)
         missed += sum(o.finish_slot is None or o.finish_slot > job.deadline_slots for o in outcomes)
         alone += min(sum(run_window(Guarded(StochasticProgram()), job, m, int(s)).cost for s in at) for m in markets)
     out["zones_cost_over_best_zone"], out["zones_missed"], out["zones_num"] = together / alone, missed, len(markets)
     print(f"zones: {len(markets)} together cost x{together / alone:.3f} of the best one alone", flush=True)
-
-
-def small_job(rng: np.random.Generator) -> Job:
-    """A job with a tight or loose deadline and value: the paper's claim is about such a mix."""
-    share, deadline = float(rng.choice([0.3, 0.5, 0.7, 0.85])), int(rng.choice([16, 24]))
-    work, factor = share * 4 * deadline, float(rng.choice([1.05, 1.2, 1.5, 2.0]))
-    return Job(work, deadline, factor * work, 1.0, 1, 4, mu_grow=0.85, mu_shrink=0.95, slot_s=1800.0)
-
-
-def quarter(market: Market) -> Market:
-    """A 16-node trace as one for 4 GPUs."""
-    return replace(market, availability=market.availability // 4)
-
-
-def bench_claim(out: dict[str, Any], num_jobs: int) -> None:
-    """Utility gain over the best plain policy, and what noise in the forecasts costs."""
-    rng, markets = np.random.default_rng(5), [quarter(m) for m in elastic_markets()]
-    plain = [Guarded(p) for p in (OnDemandOnly(), SpotFirst(), UniformProgress())]
-    gains, noise_sums = [], {0: 0.0, 10: 0.0, 30: 0.0, 50: 0.0}
-    for _ in range(num_jobs):
-        job, market = small_job(rng), markets[int(rng.integers(len(markets)))]
-        start = int(draw_starts(len(market), job.hard_slots, 0.33, 1, int(rng.integers(1 << 30)))[0])
-        best = max(run_window(p, job, market, start).utility for p in plain)
-        ours = run_window(Guarded(StochasticProgram()), job, market, start).utility
-        gains.append((ours - best) / job.value)
-        for percent in noise_sums:
-            forecaster = markov_forecast if percent == 0 else noisy(markov_forecast, percent / 100, seed=1)
-            noise_sums[percent] += (
-                run_window(Guarded(AHAP(6, 2, 0.8, forecaster)), job, market, start).utility / job.value
-            )
-    for q in (5, 50, 95):
-        out[f"gain_over_best_plain_p{q}_of_value"] = float(np.percentile(gains, q))
-    out["gain_over_best_plain_mean_of_value"] = float(np.mean(gains))
-    for percent in (10, 30, 50):
-        out[f"ahap_loss_at_noise_{percent}_fraction"] = (
-            float(1 - noise_sums[percent] / noise_sums[0]) if noise_sums[0] > 0 else 0.0
-        )
-    print(f"gain over the best plain policy in hindsight, of value: mean {np.mean(gains):+.3f}", flush=True)
-
-
-def bench_selector(out: dict[str, Any], num_jobs: int, small_pool: bool) -> None:
-    """Jobs in sequence over the traces, then over two traces joined; regret against its bound."""
-    markets = [quarter(m) for m in elastic_markets()]
-    for percent in (0, 50):
-        forecaster = markov_forecast if percent == 0 else noisy(markov_forecast, 0.5, seed=1)
-        pool = make_pool(forecaster)
-        if small_pool:
-            pool = pool[::20] + pool[-4:]
-        selector = PolicySelector([p.name for p in pool], horizon=num_jobs)
-        follow = PolicySelector([p.name for p in pool], horizon=num_jobs, share=0.02)
-        rng, half = np.random.default_rng(7), []
-        for k in range(num_jobs):
-            job = small_job(rng)
-            market = markets[min(len(markets) - 1, 2 * k // num_jobs)]  # the second half is another trace: a new regime
-            start = int(draw_starts(len(market), job.hard_slots, 0.33, 1, int(rng.integers(1 << 30)))[0])
-            row = scaled_utilities(member_utilities(pool, job, market, start), job)
-            selector.learn(row)
-            follow.learn(row)
-            half.append(row)
-        rows, tag = np.array(half), f"_noise_{percent}" if percent else ""
-        best = float(rows.sum(axis=0).max())
-        out[f"selector_regret{tag}"], out[f"selector_bound{tag}"] = selector.regret, selector.bound
-        out[f"selector_loss_to_best_fixed_fraction{tag}"] = selector.regret / best
-        out[f"selector_earned{tag}"] = selector.state.earned
-        if not percent:
-            out["selector_members"], out["selector_jobs"] = len(pool), num_jobs
-            out["selector_following_earned_over_fixed"] = follow.state.earned / best
-        print(
-            f"selector noise {percent} %: regret {selector.regret:.3f}, bound {selector.bound:.3f}, leader {selector.leader}",
-            flush=True,
-        )
-    out["selector_loss_at_noise_50_fraction"] = 1 - out["selector_earned_noise_50"] / out["selector_earned"]
 
 
 class Timed:
@@ -246,7 +147,7 @@ def bench_speed(out: dict[str, Any]) -> None:
         cold += [t for i, t in enumerate(times) if i % every == 0]
         warm += [t for i, t in enumerate(times) if i % every]
     out["decide_warm_p99_ms"], out["decide_cold_max_s"] = 1e3 * float(np.percentile(warm, 99)), max(cold)
-    starts = draw_starts(len(market), job.hard_slots, 0.33, 1000, 1)
+    starts = draw_starts(len(market), job.hard_slots, HISTORY, 1000, 1)
     replay(job, market, starts[:1], ["SpotFirst", "UniformProgress"], optimum=False)
     began = time.process_time()
     replay(job, market, starts, ["SpotFirst", "UniformProgress"], optimum=False)
@@ -309,7 +210,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few windows, small pool: minutes instead of an hour")
     parser.add_argument(
-        "--only", default="elastic,single,zones,claim,selector,speed", help="parts to run, separated by commas"
+        "--only",
+        default="elastic,single,zones,claim,selector,deadlines,speed",
+        help="parts to run, separated by commas",
     )
     parser.add_argument("--starts", type=int)
     parser.add_argument("--processes", type=int, default=max(1, min(2, os.cpu_count() or 1)))
@@ -332,9 +235,11 @@ def main() -> None:
     if "zones" in parts:
         bench_zones(out, max(2, starts // 3))
     if "claim" in parts:
-        bench_claim(out, 8 if quick else 60)
+        bench_claim(out, 8 if quick else 400, options.processes)
     if "selector" in parts:
-        bench_selector(out, 12 if quick else 200, quick)
+        bench_selector(out, 12 if quick else 200, quick, options.processes)
+    if "deadlines" in parts:
+        bench_deadlines(out, 20 if quick else 600, options.processes)
     if "speed" in parts:
         bench_speed(out)
         growth_plot(out, options.out.with_name("market-growth.html"))
