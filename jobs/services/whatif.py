@@ -212,4 +212,15 @@ def whatif_put_back(*, row: WhatIf, now: dt.datetime) -> None:
         return
     text = f"The worker that computed {row.name} fell silent; it starts again."
     where = {"claim": row.claim, "lease_until__lt": now}
-    state_move(row, "queued", now=now, actor=SYSTEM, text=text, where=where, claim="", lease_until=None)
+    state_move(
+        row,
+        "queued",
+        now=now,
+        actor=SYSTEM,
+        text=text,
+        where=where,
+        claim="",
+        lease_until=None,
+        num_done=0,
+        num_parts=0,
+    )

@@ -63,12 +63,41 @@ def build_world() -> Any:
     from tests.browser.sample_data import build
 
     call_command("migrate", verbosity=0)
-    return build(password=PASSWORD, num_many=1500)
+    world = build(password=PASSWORD, num_many=1500)
+    build_market(world)
+    return world
+
+
+def build_market(world: Any) -> None:
+    """The generated market with forecasts and scores, and one replay of the team on it."""
+    from django.utils import timezone
+
+    from jobs.models import Offer, Team
+    from jobs.services.demo_market import demo_market_seed
+    from jobs.services.whatif import whatif_claim, whatif_create
+    from jobs.services.whatif_traces import trace_of_offer
+    from workers.market import offer_forecast, offer_score
+    from workers.whatif import whatif_compute
+
+    now = timezone.now()
+    demo_market_seed(now=now)
+    for offer in Offer.objects.filter(is_spot=True):
+        offer_score(offer=offer, now=now)
+        offer_forecast(offer=offer, now=now)
+    offer = Offer.objects.get(zone="us-west-2a")
+    team, numbers = Team.objects.get(pk=world.dataset.team_id), {"n_min": 2, "n_max": 16, "on_demand": 3.06}
+    row = whatif_create(
+        team=team, user=world.people["admin"], series=trace_of_offer(offer=offer, now=now), source="offer", offer=offer,
+        numbers=numbers, policies=["StochasticProgram", "SpotFirst", "UniformProgress", "OnDemandOnly"], now=now,
+    )  # fmt: skip
+    claimed = whatif_claim(whatif_id=row.pk, now=timezone.now())
+    assert claimed is not None
+    whatif_compute(row=claimed)
 
 
 def pages_of(world: Any) -> dict[str, str]:
     """Name of a picture -> address."""
-    from jobs.models import Decision, Shard
+    from jobs.models import Decision, Shard, WhatIf
 
     job = world.jobs["clinqa-8b-sft"]
     shard = Shard.objects.get(dataset=world.dataset, key="neuro_002")
@@ -87,6 +116,10 @@ def pages_of(world: Any) -> dict[str, str]:
         "dataset": f"/datasets/{world.dataset.uuid}/",
         "dataset-upload": f"/datasets/{world.dataset.uuid}/upload/",
         "shard": f"/shards/{shard.uuid}/",
+        "market": "/market/",
+        "whatif": "/whatif/",
+        "whatif-new": "/whatif/new/",
+        "whatif-run": f"/whatif/{WhatIf.objects.get(status='succeeded').uuid}/",
         "rules": "/rules/",
         "rule": "/rules/augment_shard/",
         "events": "/events/",
