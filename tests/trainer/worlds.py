@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import multiprocessing.connection
 import os
 import sys
 import traceback
@@ -54,9 +55,12 @@ def run_world(world_size: int, target: Callable[..., Any], *args: Any, folder: P
 def run_doomed(world_size: int, target: Callable[..., Any], *args: Any, folder: Path) -> list[int]:
     """As `run_world`, for ranks that are killed or lose one that is; their exit codes (-9: by SIGKILL)."""
     ranks, pipes = _start(world_size, target, args, folder)
-    for process in ranks:
-        process.join(DEADLINE_S)
-        assert process.exitcode is not None, f"a rank outlived the others by {DEADLINE_S} s"
+    multiprocessing.connection.wait([process.sentinel for process in ranks], DEADLINE_S)
+    for process in ranks:  # the others lose their connection to the one that is gone
+        process.join(10.0)
+        if process.is_alive():
+            process.kill()
+            process.join()
     for reader in pipes:
         reader.close()
     return [process.exitcode or 0 for process in ranks]
@@ -134,15 +138,16 @@ def base_config(folder: Path, **changes: Any) -> Any:
 def train(
     config: Any,
     directives: Sequence[dict[str, Any]] = (),
-    leave_at: int | tuple[int, int] | None = None,
+    leave_at: int | tuple[int | str, int] | None = None,
     poison: dict[int, str] | None = None,
     dropout: float = 0.0,
     data: bytes = b"",
 ) -> dict[str, Any]:
     """One run on this rank: {losses, norms, ledger, shards, acks, digest, leave, …}.
 
-    `leave_at`: SIGTERM arrives before this step, or with (step, micro-batch) while that one is done; `poison`: step -> shard
-    whose logits become NaN; `data` goes with `add_shard`.
+    `leave_at`: SIGTERM arrives before this step (-1: before the first one), or with (step, micro-batch) while that one is
+    done, or with ("evaluation", step) during that one; `poison`: step -> shard whose logits become NaN; `data` goes with
+    `add_shard`.
     """
     import torch
 
@@ -185,6 +190,9 @@ def train(
         session._inbox._order.append(directive.id)
         session._inbox._set_ready(ReadyDirective(directive, data if directive.action == "add_shard" else None))
     note_samples(trainer, session, seen["ledger"], leave_at)
+    seen["evaluations"] = note_evaluations(trainer, session, leave_at)
+    if leave_at == -1:
+        session._terminated.set()
     if poison:
         _poison(trainer, poison)
     loaded = resume_if_asked(trainer, config)
@@ -227,6 +235,27 @@ def note_samples(trainer: Any, session: Any, ledger: dict[int, list[Any]], leave
         return build(plan, *args)
 
     trainer.micro_step, source.build = noted, watched
+
+
+def note_evaluations(trainer: Any, session: Any, leave_at: Any) -> dict[int, Any]:
+    """step -> what an evaluation found, unless it was cut off; SIGTERM may come during one."""
+    evaluate, encode, found = trainer.evaluate_held_out, trainer.source.encoder.encode, {}
+
+    def noted(step: int) -> Any:
+        def encode_meanwhile(samples: Any) -> Any:
+            if leave_at == ("evaluation", step) and session.rank == session.world_size - 1:
+                session._terminated.set()
+            return encode(samples)
+
+        trainer.source.encoder.encode = encode_meanwhile
+        shards = evaluate(step)
+        trainer.source.encoder.encode = encode
+        if shards:
+            found[step] = shards
+        return shards
+
+    trainer.evaluate_held_out = noted
+    return found
 
 
 def build_idle_trainer(config: Any) -> Any:

@@ -1,0 +1,125 @@
+"""What may happen while an optimizer step is under way, and what waits for its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.paths import COUNTS, assert_nothing_lost
+from tests.trainer.worlds import base_config, run_world, train, write_shards
+
+pytestmark = pytest.mark.timeout(300)
+
+FIELDS: dict[str, Any] = {"steps": 3, "global_batch": 14, "micro_batch": 1, "check_every": 2}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_shards(tmp_path, COUNTS)
+    return tmp_path
+
+
+def arriving(trainer: Any, session: Any, moment: tuple[int, int], orders: list[dict[str, Any]]) -> None:
+    """Let directives arrive while the micro-batch `moment` = (step, index) is done."""
+    from trainer_client.inbox import ReadyDirective
+    from trainer_client.protocol import Directive
+
+    micro_step = trainer.micro_step
+
+    def noted(model: Any, batch: Any, micro: Any) -> Any:
+        if (batch.step, micro.index) == moment:
+            for raw in orders:
+                directive = Directive.parse(raw)
+                session._inbox._order.append(directive.id)
+                session._inbox._set_ready(ReadyDirective(directive))
+        return micro_step(model, batch, micro)
+
+    trainer.micro_step = noted
+
+
+def _ordered(folder: Path, orders: list[dict[str, Any]], moment: tuple[int, int]) -> dict[str, Any]:
+    """A run on this rank during which orders arrive."""
+    from tests.trainer.worlds import training
+
+    acks: list[Any] = []
+    saved: list[Any] = []
+    seen: dict[str, Any] = {}
+
+    def prepare(trainer: Any) -> None:
+        arriving(trainer, trainer.session, moment, orders)
+        trainer.session.desk.acknowledge = lambda ack: acks.append((ack.id, ack.outcome, ack.step))
+        trainer.session.report_snapshot = lambda **told: saved.append(told)
+        seen["trainer"] = trainer
+
+    code = training(base_config(folder, **FIELDS), prepare)
+    places = [(told["step"], told["micro_step"]) for told in saved if told["status"] == "verified"]
+    weights = seen["trainer"].source.mixture.weights()
+    return {"code": code, "acks": acks, "places": places, "weights": weights}
+
+
+def test_snapshot_and_resize_are_followed_inside_a_step_at_every_second_micro_step(folder: Path) -> None:
+    orders = [
+        {"id": "d1", "action": "snapshot", "args": {}},
+        {"id": "d2", "action": "resize", "args": {"num_workers": 3}},
+    ]
+    ranks = run_world(2, _ordered, folder, orders, (1, 0), folder=folder)
+    assert [rank["code"] for rank in ranks] == [80, 80]
+    assert ranks[0]["acks"] == [("d1", "applied", 1), ("d2", "applied", 1)]
+    assert ranks[0]["places"] == [(1, 4)]  # the resize finds the snapshot of this very moment
+    rest, whole = (
+        base_config(folder, **FIELDS, resume=True),
+        base_config(folder, **FIELDS, gradient_snapshot_dir=folder / "w"),
+    )
+    resumed = run_world(3, train, rest, folder=folder)
+    (one,) = run_world(1, train, whole, folder=folder)
+    assert (resumed[0]["start"], resumed[0]["start_micro"]) == (1, 4)
+    assert resumed[0]["weights"] == pytest.approx(one["weights"], abs=2e-5)
+
+
+def test_what_changes_data_waits_for_the_end_of_the_step_and_so_does_what_came_after_it(folder: Path) -> None:
+    orders = [
+        {"id": "d1", "action": "set_weights", "args": {"weights": {"a": 5.0}}},
+        {"id": "d2", "action": "stop", "args": {}},
+    ]
+    (seen,) = run_world(1, _ordered, folder, orders, (1, 0), folder=folder)
+    assert seen["acks"] == [("d1", "applied", 2), ("d2", "applied", 2)]
+    assert seen["places"] == [(2, 0)]
+    assert seen["weights"]["a"] == 5.0
+
+
+def test_leaving_again_before_a_resumed_step_loses_none_of_it(folder: Path) -> None:
+    """Two workers leave inside step 1; the next attempt is told to leave before it did anything; the last one has other
+    micro-batches for the steps to come, and changes that are due wait until the step is done."""
+    config, whole = base_config(folder, **FIELDS), base_config(folder, **FIELDS, gradient_snapshot_dir=folder / "whole")
+    change = {"id": "d1", "action": "pause_shard", "args": {"shard": "c"}, "not_before_step": 0}
+    first = run_world(2, train, config, (), (1, 0), folder=folder)
+    (one,) = run_world(1, train, whole, [change | {"not_before_step": 2}], folder=folder)
+    again = base_config(folder, **FIELDS, resume=True)
+    second = run_world(3, train, again, (), -1, folder=folder)
+    assert [(rank["code"], rank["ledger"], rank["start_micro"]) for rank in second] == [(81, {}, 4)] * 3
+    third = run_world(
+        3, train, base_config(folder, **FIELDS | {"micro_batch": 3}, resume=True), [change], folder=folder
+    )
+    assert third[0]["start_micro"] == 4
+    assert [ack.step for ack in third[0]["acks"]] == [2]
+    assert_nothing_lost([first, second, third], [one])
+
+
+def test_an_evaluation_that_is_cut_off_is_made_up_for(folder: Path) -> None:
+    """SIGTERM comes during the evaluation after step 2: it stops at the next batch, and the resumed run evaluates first."""
+    fields = {"steps": 3, "eval_every": 2, "eval_fraction": 0.4}
+    config = base_config(folder, **fields)
+    (whole,) = run_world(1, train, base_config(folder, **fields, gradient_snapshot_dir=folder / "whole"), folder=folder)
+    first = run_world(2, train, config, (), ("evaluation", 2), folder=folder)
+    assert [(rank["code"], rank["evaluations"]) for rank in first] == [(81, {})] * 2
+    assert max(first[0]["steps"]) == 1
+    rest = run_world(3, train, base_config(folder, **fields, resume=True), folder=folder)
+    assert rest[0]["start"] == 2
+    assert rest[0]["evaluations"].keys() == whole["evaluations"].keys() == {2, 3}
+    for step, shards in whole["evaluations"].items():
+        for name, (loss, tokens, samples) in shards.items():
+            found = rest[0]["evaluations"][step][name]
+            assert found[1:] == (tokens, samples)
+            assert found[0] == pytest.approx(loss, rel=1e-5)
