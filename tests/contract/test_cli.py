@@ -82,6 +82,10 @@ def test_logs_are_followed_from_where_they_were_read_until_the_job_is_over(cast:
     assert [line.rsplit(" ", 1)[1] for line in out.splitlines()] == ["3", "4"]
 
 
+def test_costs_are_summed_by_job(cast: Cast, capsys):
+    assert said(capsys, "costs", "--days", "7")[1].split()[-6:] == ["0.0000"] * 6
+
+
 def test_login_remembers_the_token_for_its_owner_and_its_server_alone(cast: Cast, server, capsys, monkeypatch):
     secret = __import__("os").environ["COUNTERFLOW_TOKEN"]
     monkeypatch.delenv("COUNTERFLOW_TOKEN")

@@ -59,5 +59,6 @@ def team_pages() -> list[str]:
         "market",
         "whatif",
         "fleet",
+        "costs",
     )
     return [reverse(name) for name in names] + [reverse("decisions") + f"?show={s}" for s in ("executing", "closed")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import sys
 import time
 import uuid
@@ -139,6 +140,15 @@ def _told(connection: Connection, job: str, verb: str) -> tuple[Any, str]:
 def resize(connection: Connection, options: argparse.Namespace) -> tuple[Any, str]:
     order = connection.post(f"jobs/{job_id(connection, options.job)}/resize/", {"num_workers": options.workers})
     return order, f"Ordered: {options.workers} workers from the next control point on (order {order['id']})."
+
+
+def costs(connection: Connection, options: argparse.Namespace) -> tuple[Any, str]:
+    start = dt.datetime.now(dt.UTC) - dt.timedelta(days=options.days)
+    ledger = connection.get("costs/", start=start.isoformat())
+    names = ("spot_usd", "on_demand_usd", "starting_usd", "lost_usd", "idle_usd", "total_usd")
+    rows = [(line["job"]["name"] if line["job"] else None, *(line[name] for name in names)) for line in ledger["jobs"]]
+    rows.append(("all", *(ledger["sums"][name] for name in names)))
+    return ledger, table(("job", "spot", "on-demand", "starting", "done again", "idle", "total usd"), rows)
 
 
 def logs(connection: Connection, options: argparse.Namespace) -> None:

@@ -95,6 +95,8 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("job", help="name or id")
     one.add_argument("-f", "--follow", action="store_true", help="go on until the job is over")
     one.add_argument("-n", "--lines", type=int, default=200)
+    one = command(groups, "costs", jobs.costs, "what the team's machines cost, by job, in USD")
+    one.add_argument("--days", type=int, default=30)
     _decisions(command, groups)
     one = command(groups, "events", decisions.events, "what happened, oldest first")
     one.add_argument("job", nargs="?", help="name or id")

@@ -8,6 +8,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularRedocView, Spec
 from rest_framework.routers import SimpleRouter
 
 from webapp.api import (
+    costs,
     datasets,
     decisions,
     history,
@@ -39,6 +40,7 @@ for name, door in {
     "directives": history.Directives,
     "augmentations": history.Augmentations,
     "events": history.Events,
+    "costs": costs.Costs,
     "notification_targets": notifications.NotificationTargets,
     "notifications": notifications.Notifications,
     "offers": market.Offers,

@@ -33,6 +33,7 @@ NAV = (
     NavItem("Market", "market", "market"),
     NavItem("What-if", "whatif", "whatif"),
     NavItem("Fleet", "fleet", "fleet"),
+    NavItem("Costs", "costs", "costs"),
     NavItem("Rules", "rules", "rules"),
     NavItem("Events", "events", "events"),
     NavItem("Team", "team", "team"),

@@ -4,6 +4,7 @@ from django.urls import URLPattern, URLResolver, path
 
 from webapp.pages import (
     augmentations,
+    costs,
     datasets,
     decisions,
     events,
@@ -47,6 +48,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("whatif/<uuid:key>/", whatif.whatif_run, name="whatif_run"),
     path("whatif/<uuid:key>/cancel/", whatif.whatif_stop, name="whatif_stop"),
     path("whatif/<uuid:key>/result.json", whatif.whatif_json, name="whatif_json"),
+    path("costs/", costs.costs, name="costs"),
     path("fleet/", fleet.fleet, name="fleet"),
     path("rules/", rules.rules, name="rules"),
     path("rules/<slug:kind>/", rules.rule_edit, name="rule_edit"),

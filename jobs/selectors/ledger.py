@@ -1,0 +1,163 @@
+"""The ledger of a team: what its machines cost, on which day, for which job, and how much of it did no lasting work.
+
+A machine costs from its request until its end is confirmed. Its time is told apart by what its attempt did: *starting* before the
+process group stood, *lost* for steps that a later attempt did again, *idle* after the attempt had ended, and *work* for the rest.
+The parts of a machine add up to its cost.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import zoneinfo
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from django.db.models import Q
+
+from jobs.models import Attempt, Instance, Job, Team
+
+KINDS = ("spot", "on_demand")
+PARTS = ("work", "starting", "lost", "idle")
+ZERO = Decimal(0)
+
+
+@dataclass
+class Sums:
+    """USD by kind of machine and by part."""
+
+    by_kind: dict[str, Decimal] = field(default_factory=lambda: dict.fromkeys(KINDS, ZERO))
+    by_part: dict[str, Decimal] = field(default_factory=lambda: dict.fromkeys(PARTS, ZERO))
+
+    @property
+    def total(self) -> Decimal:
+        return sum(self.by_part.values(), ZERO)
+
+    @property
+    def waste(self) -> Decimal:
+        return self.total - self.by_part["work"]
+
+    @property
+    def waste_share(self) -> float | None:
+        return float(self.waste / self.total) if self.total else None
+
+    def add(self, kind: str, part: str, usd: Decimal) -> None:
+        self.by_kind[kind] += usd
+        self.by_part[part] += usd
+
+
+@dataclass
+class DaySums(Sums):
+    day: dt.date = dt.date.min
+
+
+@dataclass
+class JobSums(Sums):
+    """`gpu_hours` counts every GPU of every machine; `budget_share` is of the whole budget, over the period only."""
+
+    job: Job | None = None
+    gpu_hours: float = 0.0
+
+    @property
+    def budget_share(self) -> float | None:
+        budget = self.job.budget_usd if self.job else None
+        return float(self.total / budget) if budget else None
+
+
+@dataclass
+class Ledger:
+    """Costs between `start` and `end`. Days are those of the team's clock, without gaps; jobs by falling cost."""
+
+    start: dt.datetime
+    end: dt.datetime
+    sums: Sums
+    days: list[DaySums]
+    jobs: list[JobSums]
+
+
+def ledger_of(*, team: Team, start: dt.datetime, end: dt.datetime) -> Ledger:
+    """Three queries. `end` is at most now: a machine that runs on costs up to there."""
+    alive = Q(ended_at__isnull=True) | Q(ended_at__gt=start)
+    rows = Instance.objects.filter(alive, team=team).exclude(started_at__gte=end).select_related("job", "attempt")
+    machines = list(rows)
+    lost = _lost_shares({row.job_id for row in machines if row.job_id})
+    zone = zoneinfo.ZoneInfo(team.time_zone)
+    ledger = Ledger(start, end, Sums(), [DaySums(day=day) for day in _days(start, end, zone)], [])
+    days = {sums.day: sums for sums in ledger.days}
+    jobs: dict[int | None, JobSums] = defaultdict(JobSums)
+    for machine in machines:
+        line = jobs[machine.job_id]
+        line.job = machine.job
+        for part, begun, ended, share in stretches(machine, start, end, lost):
+            for day, seconds in _by_day(begun, ended, zone):
+                usd = machine.price_usd_per_hour * Decimal(seconds * share) / 3600
+                for sums in (ledger.sums, days[day], line):
+                    sums.add(machine.kind if machine.kind in KINDS else "on_demand", part, usd)
+                line.gpu_hours += machine.num_gpus * seconds * share / 3600
+    ledger.jobs = sorted(jobs.values(), key=lambda line: (-line.total, line.job.name if line.job else ""))
+    return ledger
+
+
+def stretches(
+    machine: Instance, start: dt.datetime, end: dt.datetime, lost: dict[int, float]
+) -> Iterator[tuple[str, dt.datetime, dt.datetime, float]]:
+    """(part, from, to, share of it) of a machine's time within the period; shares of the same time add up to 1.
+
+    `lost`: attempt -> share of its steps that were done again. Work is taken to be lost evenly over an attempt's time.
+    """
+    begun = max(machine.started_at or machine.created_at, start)
+    ended = min(machine.ended_at or end, end)
+    attempt = machine.attempt
+    running = attempt.running_at if attempt and attempt.running_at else None
+    over = attempt.ended_at if attempt and attempt.ended_at else None
+    works_from = min(max(begun, running or over or ended), ended)
+    works_until = max(works_from, min(over, ended)) if over else ended
+    share = lost.get(attempt.pk, 0.0) if attempt else 0.0
+    for part, first, last, weight in (
+        ("starting", begun, works_from, 1.0),
+        ("work", works_from, works_until, 1.0 - share),
+        ("lost", works_from, works_until, share),
+        ("idle", works_until, ended, 1.0),
+    ):
+        if first < last and weight:
+            yield part, first, last, weight
+
+
+def _lost_shares(jobs: set[int]) -> dict[int, float]:
+    """Attempt -> share of its steps that a later attempt did again."""
+    found: dict[int, float] = {}
+    attempts: dict[int, list[Attempt]] = defaultdict(list)
+    columns = ("job_id", "fence", "start_step", "last_step", "running_at")
+    for attempt in Attempt.objects.filter(job_id__in=jobs).only("pk", *columns).order_by("job_id", "-fence"):
+        attempts[attempt.job_id].append(attempt)
+    for newest_first in attempts.values():
+        kept_until: int | None = None  # steps from here on were done again
+        for attempt in newest_first:
+            done = attempt.last_step + 1 - attempt.start_step
+            if kept_until is not None and done > 0:
+                again = attempt.last_step + 1 - max(attempt.start_step, kept_until)
+                found[attempt.pk] = min(1.0, max(0, again) / done)
+            if attempt.running_at is not None:
+                kept_until = attempt.start_step if kept_until is None else min(kept_until, attempt.start_step)
+    return found
+
+
+def _by_day(begun: dt.datetime, ended: dt.datetime, zone: zoneinfo.ZoneInfo) -> Iterator[tuple[dt.date, float]]:
+    """(day of the zone, seconds) of a stretch; a day may have 23 or 25 hours."""
+    while begun < ended:
+        day = begun.astimezone(zone).date()
+        cut = min(ended, _midnight(day + dt.timedelta(days=1), zone))
+        yield day, (cut - begun).total_seconds()
+        begun = cut
+
+
+def _days(start: dt.datetime, end: dt.datetime, zone: zoneinfo.ZoneInfo) -> Iterator[dt.date]:
+    day = start.astimezone(zone).date()
+    while _midnight(day, zone) < end:
+        yield day
+        day += dt.timedelta(days=1)
+
+
+def _midnight(day: dt.date, zone: zoneinfo.ZoneInfo) -> dt.datetime:
+    return dt.datetime.combine(day, dt.time(), tzinfo=zone).astimezone(dt.UTC)

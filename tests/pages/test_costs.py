@@ -1,0 +1,57 @@
+"""Costs on the page, over REST and as CSV: the same numbers."""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import io
+from decimal import Decimal
+
+import pytest
+from django.utils import timezone
+
+from jobs.services.instances import instance_request, instance_running, instance_terminated
+from tests.api.http import client_for
+from tests.factories import make_attempt, make_cast, make_job
+from tests.pages.world import signed_in
+
+pytestmark = pytest.mark.django_db
+
+
+def spent(cast, name="=dear"):
+    now = timezone.now()
+    attempt, _ = make_attempt(make_job(cast.team, status="queued", now=now, name=name, budget_usd=Decimal(10)), now=now)
+    machine = instance_request(
+        attempt=attempt, claim=name, backend="local", num_gpus=1, price_usd_per_hour=Decimal(1), kind="spot",
+        now=now - dt.timedelta(minutes=150),
+    )  # fmt: skip
+    instance_running(instance=machine, now=now)
+    instance_terminated(instance=machine, now=now)
+
+
+def test_page_csv_and_rest_show_the_same_sums():
+    cast = make_cast()
+    spent(cast)
+    client = signed_in(cast.viewer)
+    assert "$2.50" in client.get("/costs/").content.decode()
+    rows = list(csv.DictReader(io.StringIO(client.get("/costs/?form=csv").content.decode())))
+    assert (rows[0]["job"], rows[0]["total_usd"]) == ("'=dear", "2.5000")
+    told = client_for(cast.team, cast.viewer, "read").get("/api/v1/costs/").json()
+    assert (told["sums"]["total_usd"], told["jobs"][0]["spot_usd"]) == ("2.5000", "2.5000")
+    assert sum(Decimal(day["total_usd"]) for day in told["days"]) == Decimal("2.5")
+
+
+def test_other_teams_see_nothing_of_it():
+    cast, other = make_cast(), make_cast()
+    spent(cast)
+    assert "$2.50" not in signed_in(other.admin).get("/costs/").content.decode()
+    client = client_for(other.team, other.admin, "read")
+    assert client.get("/api/v1/costs/").json()["jobs"] == []
+    assert client.get(f"/api/v1/costs/?team={cast.team.uuid}").status_code == 404
+
+
+def test_a_period_that_is_none_is_refused_by_name():
+    cast = make_cast()
+    client = client_for(cast.team, cast.viewer, "read")
+    answer = client.get("/api/v1/costs/?start=2026-05-01T00:00:00Z&end=2026-04-01T00:00:00Z")
+    assert (answer.status_code, "start" in answer.json()["fields"]) == (400, True)
