@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 
 from jobs.access import Viewer, visible
 from jobs.models import Attempt, Job, Offer, Team, WhatIf
-from jobs.replays import DEFAULTS
+from jobs.replay_numbers import DEFAULTS
 from jobs.selectors.costs import job_costs_usd
 from jobs.selectors.progress import newest_attempts, paces
 
@@ -29,7 +29,7 @@ def whatifs_listed(*, viewer: Viewer, team: Team) -> QuerySet[WhatIf]:
 
 def whatifs_of_offer(*, team: Team, offer: Offer, limit: int = 5) -> list[tuple[WhatIf, PolicyRow | None]]:
     """The team's latest replays on an offer, each with its best policy."""
-    rows = WhatIf.objects.filter(team=team, offer=offer).defer("trace", "timelines")[:limit]
+    rows = WhatIf.objects.filter(team=team, offer=offer).defer("trace")[:limit]
     return [(row, policy_best(result=row.result)) for row in rows]
 
 

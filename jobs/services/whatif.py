@@ -15,7 +15,8 @@ from forecasting.series import Series
 from jobs.errors import Invalid, LimitReached, StaleWrite
 from jobs.models import Job, Offer, Team, WhatIf
 from jobs.planes import compress, decompress
-from jobs.replays import DEFAULTS, MAX_POLICIES, MAX_SECONDS, number_faults, problem_of, seconds_of
+from jobs.replay_numbers import DEFAULTS, MAX_POLICIES, MAX_SECONDS, number_faults, seconds_of
+from jobs.replays import problem_of
 from jobs.services.events import SYSTEM, Actor, event_append
 from jobs.services.transitions import state_move
 from jobs.signals import changed, whatif_queued
@@ -38,7 +39,7 @@ def whatif_create(
     job: Job | None = None,
     offer: Offer | None = None,
 ) -> WhatIf:
-    """Keep the trace and the numbers and ring for a worker. `numbers` may leave out what `jobs.replays.DEFAULTS` has.
+    """Keep the trace and the numbers and ring for a worker. `numbers` may leave out what `jobs.replay_numbers.DEFAULTS` has.
 
     Raises `Invalid` with the field that is at fault, `LimitReached` when too many of the team wait.
     """

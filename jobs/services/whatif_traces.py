@@ -15,7 +15,8 @@ from forecasting.generator import DEMO_ZONES, demo_market, generate
 from forecasting.series import Series, load_traces
 from jobs.errors import Invalid
 from jobs.models import Offer
-from jobs.replays import MAX_N, with_prices
+from jobs.replay_numbers import MAX_N
+from jobs.replays import with_prices
 from jobs.selectors.market import offer_series
 
 MAX_BYTES = 8 * 2**20

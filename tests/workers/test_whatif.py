@@ -51,6 +51,9 @@ def test_the_result_is_that_of_the_library_on_the_stored_trace() -> None:
     there = row.timelines["availability"][0]
     assert all(n <= a for n, a in zip(held, there, strict=True))
     assert row.num_done == row.num_parts > 0
+    learnt = row.timelines["selector"]
+    assert [round(sum(weights), 3) for weights in learnt["weights"]] == [1.0] * (len(starts) + 1)
+    assert learnt["regret"] <= learnt["bound"]
 
 
 def test_progress_is_told_to_the_team_without_filling_its_history(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from webapp.pages.door import PageRequest, must, page
 from webapp.pages.market_chart import DAYS, ahead_table, chart_document
 from webapp.pages.market_figures import fan
 from webapp.pages.paging import chosen, paged
+from webapp.pages.policy_weights import weights_drawn
 
 DAY = dt.timedelta(days=1)
 NUM_QUARANTINED = 30
@@ -64,6 +65,7 @@ def _detail(request: PageRequest, lines: list[OfferLine], now: dt.datetime) -> d
         line = next((row for row in lines if row.offer == offer), None) or offer_lines(offers=[offer], now=now)[0]
     if line is None:
         return {}
+    replays = whatifs_of_offer(team=request.team, offer=line.offer)
     days = int(chosen(request, "days", [str(d) for d in DAYS], str(DAYS[1])))
     return {
         "selected": line,
@@ -72,7 +74,8 @@ def _detail(request: PageRequest, lines: list[OfferLine], now: dt.datetime) -> d
         "scores": _by_target(scores_of_offer(offer=line.offer)),
         "chart": chart_document(line=line, days=days, now=now),
         "ahead": ahead_table(line=line, now=now),
-        "replays": whatifs_of_offer(team=request.team, offer=line.offer),
+        "replays": replays,
+        "weights": next((drawn for row, _ in replays if (drawn := weights_drawn(row.timelines.get("selector")))), None),
     }
 
 

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_POST
 from jobs.access import fetch
 from jobs.errors import Conflict, DomainError, NotFound
 from jobs.models import Job, Offer, WhatIf
-from jobs.replays import seconds_of
+from jobs.replay_numbers import seconds_of
 from jobs.selectors.market_page import offer_lines, offers_listed
 from jobs.selectors.whatif import LARGE, num_before, numbers_of_job, policy_best, whatifs_listed
 from jobs.services.events import Actor

@@ -8,6 +8,7 @@ from typing import Any
 from jobs.models import WhatIf
 from jobs.selectors.whatif import policy_rows
 from webapp.pages.market_chart import local
+from webapp.pages.policy_weights import weights_drawn
 
 
 def result_view(row: WhatIf) -> dict[str, Any]:
@@ -25,6 +26,7 @@ def result_view(row: WhatIf) -> dict[str, Any]:
         "windows": windows(row),
         "charts": {"result": row.result, "timelines": dated(row.timelines), "order": [r.name for r in rows[1:]]},
         "worst": rows[-1] if len(rows) > 2 else None,
+        "weights": weights_drawn(row.timelines.get("selector")),
     }
 
 

@@ -8,7 +8,7 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from jobs.replays import DEFAULTS, LIMITS, MAX_POLICIES, OPTIONAL
+from jobs.replay_numbers import DEFAULTS, LIMITS, MAX_POLICIES, OPTIONAL
 from jobs.services.whatif_traces import MAX_BYTES
 from webapp.api.shapes.fields import Input, Named, PersonField, StatefulShape
 

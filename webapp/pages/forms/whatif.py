@@ -12,7 +12,7 @@ from forecasting.generator import DEMO_ZONES
 from forecasting.series import Series
 from jobs.errors import Invalid
 from jobs.models import Offer
-from jobs.replays import DEFAULTS, LIMITS, policies_known
+from jobs.replay_numbers import DEFAULTS, LIMITS, policies_known
 from jobs.services.whatif_traces import MAX_BYTES, trace_generated, trace_joined, trace_of_offer, trace_of_text
 from webapp.pages.forms.base import OnceField, PageForm
 
