@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable
 
+from jobs.deadlines import deadline_facts
 from jobs.models import Decision, Job, SignalState
 from jobs.scheduler.outcomes import shard_outcome
 from jobs.scheduler.proposal import Proposal
-from jobs.scheduler.rules import shard_loss
+from jobs.scheduler.rules import deadline, shard_loss
 from jobs.scheduler.situation import Situation
 from jobs.services.decisions import decision_measured, decision_propose, decision_withdraw
 from jobs.services.hardness import hardness_record
@@ -39,7 +40,16 @@ def job_evaluate(*, job: Job, now: dt.datetime) -> list[Decision]:
             if decision is not None:
                 made.append(decision)
     hardness_record(job=job, situation=situation, now=now)
-    return made
+    return made + deadline_evaluate(job=job, now=now)
+
+
+def deadline_evaluate(*, job: Job, now: dt.datetime) -> list[Decision]:
+    """Ask the deadline rule; a standing proposal that it would no longer make closes itself."""
+    facts = deadline_facts(job=job, now=now)
+    proposals = deadline.propose(facts) if facts is not None else []
+    _withdraw_stale(job, deadline.RULE, {p.subject for p in proposals}, now)
+    made = (decision_propose(job=job, proposal=proposal, now=now) for proposal in proposals)
+    return [decision for decision in made if decision is not None]
 
 
 def _withdraw_stale(job: Job, rule: str, subjects: set[str], now: dt.datetime) -> None:

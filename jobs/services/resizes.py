@@ -12,7 +12,7 @@ from django.db import transaction
 
 from jobs.errors import Conflict, Invalid
 from jobs.models import Attempt, Command, Directive, Job
-from jobs.services.commands import command_issue, command_ring
+from jobs.services.commands import command_issue, command_note, command_ring
 from jobs.services.directives import directive_issue
 from jobs.services.events import SYSTEM, TRAINER, Actor, event_append
 from jobs.states import JOB_OVER
@@ -83,6 +83,8 @@ def _must_be_possible(job: Job, num_workers: int) -> None:
 def resize_begin(*, command: Command, attempt: Attempt, now: dt.datetime) -> Directive:
     """The order to the trainer, and the number for every attempt that follows. Harmless to repeat."""
     num_workers = int(command.args["num_workers"])
+    if "before" not in command.args and "before" not in command.result:  # ordered by a decision
+        command_note(command=command, before=command.job.num_workers)
     Job.objects.filter(pk=command.job_id).exclude(status__in=JOB_OVER).update(num_workers=num_workers)
     return directive_issue(
         attempt=attempt,
@@ -96,7 +98,7 @@ def resize_begin(*, command: Command, attempt: Attempt, now: dt.datetime) -> Dir
 
 def resize_take_back(*, command: Command) -> None:
     """The trainer has refused: the job keeps the size that it had."""
-    before, wanted = command.args.get("before"), command.args["num_workers"]
+    before, wanted = command.args.get("before", command.result.get("before")), command.args["num_workers"]
     if before is not None:
         Job.objects.filter(pk=command.job_id, num_workers=wanted).update(num_workers=before)
 

@@ -13,7 +13,7 @@ from jobs.models import AUTONOMY, ROLES, Approval, Augmentation, Decision, Job, 
 from jobs.scheduler.autonomy import Usage
 from jobs.services.events import Actor, event_append
 
-KINDS = ("augment_shard", "pause_shard", "resume_shard", "reweight_shards")
+KINDS = ("augment_shard", "pause_shard", "resume_shard", "reweight_shards", "resize")
 LIMITS = ("max_usd", "max_usd_per_day", "max_samples_per_day", "max_per_hour", "min_confidence")
 
 

@@ -169,4 +169,10 @@ def consequence(decision: Decision, args: dict[str, Any]) -> str:
     if decision.kind == "reweight_shards":
         weights = ", ".join(f"{key} to {formats.figures(w)}" for key, w in args.get("weights", {}).items())
         return f"Sampling weights change from the next control point on: {weights}. Other shards keep theirs."
+    if decision.kind == "resize":
+        size = formats.number(args.get("num_workers"))
+        return (
+            f"The trainer saves its state inside the step it is in and leaves; {size} workers go on from there. Samples, global "
+            f"batch and learning rate stay as they are."
+        )
     return f"A worker carries out {decision.kind.replace('_', ' ')} with the arguments below."

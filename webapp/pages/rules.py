@@ -22,6 +22,7 @@ ABOUT = {
     "pause_shard": "Draw nothing from a shard whose losses are not finite.",
     "resume_shard": "Draw again from a shard that was paused for a while.",
     "reweight_shards": "Draw more from a hard shard that learns, less from one that is learnt.",
+    "resize": "Go on with more workers when the deadline would be missed.",
 }
 
 
