@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from jobs.demo.market import generated_batch
-from jobs.models import Job, Offer, WhatIf
+from jobs.models import Job, Member, Offer, WhatIf
 from jobs.selectors.whatif import numbers_of_job
 from jobs.services.market import quotes_import
 from jobs.services.whatif import whatif_claim
@@ -150,6 +150,34 @@ def test_the_form_begins_with_the_numbers_of_a_job() -> None:
     assert f"Filled with the numbers of {job.name}" in page
     assert f'name="work_hours" value="{numbers["work_hours"]:g}"' in page
     assert signed_in(cast.outsider).get(reverse("whatif_new") + f"?job={job.uuid}").status_code in (403, 404)
+
+
+def test_one_asked_again_runs_on_the_very_same_trace() -> None:
+    cast = make_cast()
+    first = started(cast, policies=["SpotFirst"], more_policies="AHANP(0.2)")
+    client = signed_in(cast.operator)
+    page = client.get(reverse("whatif_new") + f"?from={first.uuid}").content.decode()
+    assert 'value="AHANP(0.2)"' in page
+    assert f"The same as before: {first.trace_name}" in page
+    again = form_data(once="two", source="same", earlier=str(first.uuid), starts="5")
+    assert client.post(reverse("whatif_new"), again).status_code == 302
+    second = WhatIf.objects.first()
+    assert second is not None
+    assert (bytes(second.trace), second.source, second.numbers["starts"]) == (bytes(first.trace), "generated", 5)
+    assert signed_in(cast.outsider).post(reverse("whatif_new"), again).status_code == 404
+
+
+def test_an_operator_elsewhere_starts_nothing_with_the_job_of_a_team_that_they_only_watch() -> None:
+    cast, job, _ = small_world()
+    other = make_cast()
+    Member.objects.create(team=other.team, user=cast.viewer, role="operator")
+    client = signed_in(cast.viewer)
+    session = client.session
+    session["team"] = str(other.team.uuid)
+    session.save()
+    assert client.get(reverse("whatif_new")).status_code == 200
+    assert client.post(reverse("whatif_new"), form_data(job=str(job.uuid))).status_code == 403
+    assert not WhatIf.objects.exists()
 
 
 def test_an_offer_of_the_market_is_replayed_with_its_own_prices() -> None:

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_POST
 from jobs.access import fetch
 from jobs.errors import Conflict, DomainError, NotFound
 from jobs.models import Job, Offer, WhatIf
-from jobs.replay_numbers import seconds_of
+from jobs.replay_numbers import policies_known, seconds_of
 from jobs.selectors.market_page import offer_lines, offers_listed
 from jobs.selectors.whatif import LARGE, num_before, numbers_of_job, policy_best, whatifs_listed
 from jobs.services.events import Actor
@@ -40,8 +40,9 @@ def whatif(request: PageRequest) -> HttpResponse:
 def whatif_new(request: PageRequest) -> HttpResponse:
     must(request, "operator")
     offers = offers_listed().filter(is_spot=True, quotes__availability__isnull=False).distinct()
-    job = _job(request)
-    form = WhatIfForm(request.POST or None, request.FILES or None, offers=offers, initial=_initial(request, job))
+    job, earlier = _job(request), _earlier(request)
+    initial = _initial(request, job, earlier)
+    form = WhatIfForm(request.POST or None, request.FILES or None, offers=offers, earlier=earlier, initial=initial)
     if request.method == "POST" and form.is_valid():
         try:
             return redirect(once(request, form.cleaned_data["once"], lambda: _create(request, form, job)))
@@ -52,21 +53,30 @@ def whatif_new(request: PageRequest) -> HttpResponse:
 
 
 def _job(request: PageRequest) -> Job | None:
-    """The job whose numbers are asked about."""
+    """The job whose numbers are asked about; the page then stands in its team, so that the role is asked for there."""
     key = request.POST.get("job") or request.GET.get("job")
-    return fetch_in_team(request, Job.objects.select_related("team"), key, team="team") if key else None
+    if not key:
+        return None
+    return fetch_in_team(request, Job.objects.select_related("team"), key, team="team", role="operator")
 
 
-def _initial(request: PageRequest, job: Job | None) -> dict[str, Any]:
+def _earlier(request: PageRequest) -> WhatIf | None:
+    """The what-if that is asked again."""
+    key = request.POST.get("earlier") or request.GET.get("from")
+    return fetch(request.viewer, ROWS.defer("result", "timelines"), key) if key else None
+
+
+def _initial(request: PageRequest, job: Job | None, earlier: WhatIf | None) -> dict[str, Any]:
     """What the form begins with: a job's numbers, those of an earlier what-if, an offer's price."""
     now = timezone.now()
     initial: dict[str, Any] = {"once": once_number()}
     if job is not None:
         initial |= {**numbers_of_job(job=job, now=now), "job": job.uuid, "name": f"{job.name}, what if"[:120]}
-    if key := request.GET.get("from"):
-        row = fetch(request.viewer, ROWS.defer(*LARGE), key)
-        initial |= {**row.numbers, "policies": row.policies, "name": row.name, "source": row.source}
-        initial |= {"offer": row.offer.uuid} if row.offer else {}
+    if earlier is not None:
+        known = policies_known()
+        more = "; ".join(name for name in earlier.policies if name not in known)
+        initial |= {**earlier.numbers, "policies": earlier.policies, "more_policies": more, "name": earlier.name}
+        initial |= {"source": "same", "earlier": earlier.uuid}
     if key := request.GET.get("offer"):
         line = offer_lines(offers=[fetch(request.viewer, offers_listed(), key)], now=now)[0]
         initial |= {"source": "offer", "offer": line.offer.uuid}
@@ -88,8 +98,8 @@ def _create(request: PageRequest, form: WhatIfForm, job: Job | None) -> str:
         team=request.team,
         user=request.user,
         series=form.series(now),
-        source=data["source"],
-        offer=data["offer"] if data["source"] == "offer" else None,
+        source=form.again.source if form.again and data["source"] == "same" else data["source"],
+        offer=form.offer_chosen(),
         numbers=form.numbers(),
         policies=form.policy_names(),
         name=data["name"],

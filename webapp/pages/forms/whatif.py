@@ -11,8 +11,9 @@ from django.db.models import QuerySet
 from forecasting.generator import DEMO_ZONES
 from forecasting.series import Series
 from jobs.errors import Invalid
-from jobs.models import Offer
+from jobs.models import Offer, WhatIf
 from jobs.replay_numbers import DEFAULTS, LIMITS, policies_known
+from jobs.services.whatif import whatif_series
 from jobs.services.whatif_traces import MAX_BYTES, trace_generated, trace_joined, trace_of_offer, trace_of_text
 from webapp.pages.forms.base import OnceField, PageForm
 
@@ -40,6 +41,7 @@ class WhatIfForm(PageForm):
 
     once = OnceField()
     job = forms.UUIDField(required=False, widget=forms.HiddenInput)
+    earlier = forms.UUIDField(required=False, widget=forms.HiddenInput)
     name = forms.CharField(max_length=120, required=False, help_text="As it will stand in the list")
     source = forms.ChoiceField(
         label="Trace",
@@ -100,11 +102,15 @@ class WhatIfForm(PageForm):
         help_text="AHAP(window,commitment,threshold) or AHANP(threshold), with semicolons between",
     )
 
-    def __init__(self, *args: Any, offers: QuerySet[Offer], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, offers: QuerySet[Offer], earlier: WhatIf | None = None, **kwargs: Any) -> None:
         initial = {**DEFAULTS, "policies": QUICK, "source": "generated", **kwargs.get("initial", {})}
         kwargs["initial"] = {name: _short(value) for name, value in initial.items()}
         super().__init__(*args, **kwargs)
         self.fields["offer"].queryset = offers  # type: ignore[attr-defined]
+        self.again = earlier
+        if earlier is not None:
+            same = ("same", f"The same as before: {earlier.trace_name}")
+            self.fields["source"].choices = [same, *self.fields["source"].choices]  # type: ignore[attr-defined]
         source = self["source"].value()  # what another source needs is not asked
         for name, needed_by in {"offer": "offer", "trace": "upload", "zone": "generated"}.items():
             self.fields[name].required = source == needed_by
@@ -127,9 +133,17 @@ class WhatIfForm(PageForm):
         written = [part.strip() for part in self.cleaned_data["more_policies"].split(";")]
         return [*self.cleaned_data["policies"], *[part for part in written if part]]
 
+    def offer_chosen(self) -> Offer | None:
+        """The offer whose past it is, if it is one's."""
+        if self.cleaned_data["source"] == "same" and self.again is not None:
+            return self.again.offer
+        return self.cleaned_data["offer"] if self.cleaned_data["source"] == "offer" else None
+
     def series(self, now: dt.datetime) -> Series:
         """The trace. Raises `Invalid` at the field that is at fault."""
         data = self.cleaned_data
+        if data["source"] == "same" and self.again is not None:
+            return whatif_series(row=self.again)
         if data["source"] == "offer":
             return trace_of_offer(offer=data["offer"], now=now)
         if data["source"] == "generated":
