@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import os
 
 from jobs.models import Attempt, Instance, Job
 from jobs.scheduler.rules.deadline import DeadlineFacts
@@ -37,7 +38,7 @@ def deadline_facts(*, job: Job, now: dt.datetime) -> DeadlineFacts | None:
         min_workers=low,
         max_workers=_most(job, high),
         step_time_s=times[0],
-        step_time_slow_s=max(times),
+        step_time_fast_s=min(times),
         measured_s=measured_step_times(job=job),
         changeover_s=measured_changeover_s(job=job) or CHANGEOVER_S,
         since_resize_s=(now - attempt.running_at).total_seconds() if num_before else float("inf"),
@@ -68,7 +69,12 @@ def measured_changeover_s(*, job: Job) -> float | None:
 
 
 def _most(job: Job, high: int) -> int:
-    """The job file's limit where it sets one; without, at most twice what the job was submitted with: nobody asked for more."""
+    """The job file's limit where it sets one; without, at most twice what the job was submitted with: nobody asked for more.
+
+    On this machine more workers than cores would only share them.
+    """
+    if job.backend == "local":
+        high = min(high, max(job.num_workers, os.cpu_count() or 1))
     nodes = (job.config.get("resources") or {}).get("nodes") or {}
     first = job.attempts.order_by("fence").values_list("world_size", flat=True).first() or job.num_workers
     return high if nodes.get("max") else min(high, 2 * first)

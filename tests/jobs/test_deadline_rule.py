@@ -16,6 +16,11 @@ from tests.factories import make_cast, make_job
 pytestmark = pytest.mark.django_db
 
 
+@pytest.fixture(autouse=True)
+def eight_cores(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+
+
 def late_job(**fields):
     now = timezone.now()
     cast = make_cast()
@@ -57,4 +62,10 @@ def test_nothing_is_asked_of_a_trainer_that_cannot_or_beyond_the_job_file():
     assert len(deadline_evaluate(job=job, now=now)) == 1
     job.decisions.all().delete()
     Attempt.objects.filter(pk=attempt.pk).update(capabilities=["snapshot"])
+    assert deadline_evaluate(job=job, now=now) == []
+
+
+def test_a_local_job_gets_no_more_workers_than_there_are_cores(monkeypatch):
+    _, job, _, now = late_job()
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
     assert deadline_evaluate(job=job, now=now) == []

@@ -11,7 +11,7 @@ from jobs.scheduler.rules.deadline import DeadlineFacts, Settings, finish_in_s, 
 
 LATE = DeadlineFacts(
     step=100, steps_left=1000, time_left_s=6000.0, num_workers=2, min_workers=1, max_workers=8, step_time_s=10.0,
-    step_time_slow_s=10.0, steps_at_size=100,
+    step_time_fast_s=10.0, steps_at_size=100,
 )  # fmt: skip
 
 
@@ -39,6 +39,7 @@ def test_where_nothing_makes_it_the_fastest_is_proposed_and_says_so():
 def test_silence_while_in_time_new_at_this_size_just_resized_or_at_the_limit():
     for facts in (
         replace(LATE, time_left_s=10_001.0),
+        replace(LATE, step_time_fast_s=5.9),  # late by one of its two paces only
         replace(LATE, steps_at_size=5),
         replace(LATE, since_resize_s=60.0),
         replace(LATE, max_workers=2),
@@ -55,7 +56,7 @@ def test_silence_while_in_time_new_at_this_size_just_resized_or_at_the_limit():
 def test_what_is_proposed_is_allowed_finite_and_sooner(steps_left, time_left_s, workers, most, pace, changeover_s, usd):
     facts = replace(
         LATE, steps_left=steps_left, time_left_s=time_left_s, num_workers=workers, max_workers=most, step_time_s=pace,
-        step_time_slow_s=pace, changeover_s=changeover_s, usd_per_worker_hour=usd,
+        step_time_fast_s=pace, changeover_s=changeover_s, usd_per_worker_hour=usd,
     )  # fmt: skip
     for proposal in propose(facts):
         size = proposal.args["num_workers"]

@@ -27,8 +27,8 @@ class DeadlineFacts:
     num_workers: int
     min_workers: int
     max_workers: int
-    step_time_s: float  # at the present size
-    step_time_slow_s: float  # the slower of the recent and the mean pace
+    step_time_s: float  # at the present size, over the last steps
+    step_time_fast_s: float  # the faster of that and the mean pace: the job is late only if it is by both
     measured_s: Mapping[int, float] = field(default_factory=dict)  # workers -> step time that an attempt showed
     changeover_s: float = 60.0  # from the last step before a resize to the first after it
     since_resize_s: float = float("inf")
@@ -49,11 +49,9 @@ def propose(facts: DeadlineFacts, settings: Settings | None = None) -> list[Prop
     """One `resize`, or nothing: in time, too little known, just resized, or nothing would help."""
     settings = settings or Settings()
     known = facts.steps_at_size >= settings.min_steps and facts.since_resize_s >= settings.cool_down_s
-    late_s = facts.steps_left * facts.step_time_slow_s - facts.time_left_s
-    if not known or facts.steps_left <= 0 or late_s <= 0:
-        return []
-    size = _size(facts, settings)
-    return [] if size is None else [_resize(facts, settings, size, late_s)]
+    late = facts.steps_left > 0 and facts.steps_left * facts.step_time_fast_s > facts.time_left_s
+    size = _size(facts, settings) if known and late else None
+    return [] if size is None else [_resize(facts, settings, size)]
 
 
 def finish_in_s(facts: DeadlineFacts, size: int, settings: Settings) -> float:
@@ -65,11 +63,11 @@ def finish_in_s(facts: DeadlineFacts, size: int, settings: Settings) -> float:
 def step_time_s(facts: DeadlineFacts, size: int, settings: Settings) -> float:
     """Step time with `size` workers: the present pace, a measured one, or Amdahl's law."""
     if size == facts.num_workers:
-        return facts.step_time_slow_s
+        return facts.step_time_s
     if size in facts.measured_s:
         return facts.measured_s[size]
     shrinks = 1 - settings.serial_share
-    return facts.step_time_slow_s * (settings.serial_share + shrinks * facts.num_workers / size)
+    return facts.step_time_s * (settings.serial_share + shrinks * facts.num_workers / size)
 
 
 def _size(facts: DeadlineFacts, settings: Settings) -> int | None:
@@ -82,7 +80,8 @@ def _size(facts: DeadlineFacts, settings: Settings) -> int | None:
     return size if size is not None and ends[size] <= now_s * (1 - settings.min_gain) else None
 
 
-def _resize(facts: DeadlineFacts, settings: Settings, size: int, late_s: float) -> Proposal:
+def _resize(facts: DeadlineFacts, settings: Settings, size: int) -> Proposal:
+    late_s = facts.steps_left * facts.step_time_s - facts.time_left_s
     before_s, after_s = finish_in_s(facts, facts.num_workers, settings), finish_in_s(facts, size, settings)
     measured = size in facts.measured_s
     slack = 0.1 if measured else 0.3
@@ -97,7 +96,7 @@ def _resize(facts: DeadlineFacts, settings: Settings, size: int, late_s: float) 
         subject=SUBJECT,
         direction="forward",
         sentence=(
-            f"{size} workers instead of {facts.num_workers}: at {facts.step_time_slow_s:.2f} s a step the deadline is missed by "
+            f"{size} workers instead of {facts.num_workers}: at {facts.step_time_s:.2f} s a step the deadline is missed by "
             f"{_span(late_s)}; with {size} a step takes {step_time_s(facts, size, settings):.2f} s ({how}).{still}"
         ),
         args={"action": "resize", "num_workers": size},
@@ -118,7 +117,7 @@ def _evidence(facts: DeadlineFacts, late_s: float) -> dict[str, Any]:
         "time_left_s": round(facts.time_left_s, 1),
         "late_s": round(late_s, 1),
         "step_time_s": round(facts.step_time_s, 4),
-        "step_time_slow_s": round(facts.step_time_slow_s, 4),
+        "step_time_fast_s": round(facts.step_time_fast_s, 4),
         "measured_s": {str(size): round(time_s, 4) for size, time_s in facts.measured_s.items()},
         "changeover_s": round(facts.changeover_s, 1),
     }
