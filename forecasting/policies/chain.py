@@ -63,7 +63,7 @@ def fit_chain(availability: IntArray, sizes: IntArray, slot_s: float, clock_s: f
     spells = Spells.of(classes, ages, day_part(times, num_parts), slot_s)
     hazard = hazards(spells, ages, num_parts, slot_s, settings)
     where = _destinations(levels, classes, len(sizes), settings)
-    return _assemble(sizes, ages, hazard, where, slot_s)
+    return _assemble(sizes, ages, hazard, where, slot_s, spread=settings.spread_ages)
 
 
 def _class_of(levels: IntArray, num_levels: int) -> IntArray:
@@ -97,7 +97,9 @@ def _destinations(levels: IntArray, classes: IntArray, num_levels: int, settings
     return where
 
 
-def _assemble(sizes: IntArray, ages: IntArray, hazard: FloatArray, where: FloatArray, slot_s: float) -> Chain:
+def _assemble(
+    sizes: IntArray, ages: IntArray, hazard: FloatArray, where: FloatArray, slot_s: float, *, spread: bool
+) -> Chain:
     num_levels, num_ages, num_parts = len(sizes), len(ages), hazard.shape[0]
     spans = [num_ages if level in (0, num_levels - 1) else 1 for level in range(num_levels)]
     first = np.concatenate([[0], np.cumsum(spans)[:-1]]).astype(np.int64)
@@ -112,7 +114,10 @@ def _assemble(sizes: IntArray, ages: IntArray, hazard: FloatArray, where: FloatA
         age = state - int(first[level])
         older = min(age + 1, num_ages - 1)
         leave = hazard[:, NONE if level == 0 else ALL, age]
-        ageing = _ageing(leave, int(ages[age + 1] - ages[age])) if older > age else np.zeros(num_parts)
+        width = int(ages[older] - ages[age])
+        ageing = (
+            np.zeros(num_parts) if not width else np.full(num_parts, 1 / width) if spread else _ageing(leave, width)
+        )
         moves[:, first, state] = leave[:, None] * where[level]
         moves[:, state, state] += (1 - leave) * (1 - ageing)
         moves[:, first[level] + older, state] += (1 - leave) * ageing

@@ -35,6 +35,7 @@ class ChainSettings:
     hazard_shape: float = 0.8  # the law: hazard ~ age ** -shape
     recent_events: float = 2.0  # prior events per age, of the whole past against the last days
     recent_half_life_s: float = 2 * DAY_S  # how fast the last days fade; inf: the whole past counts alike
+    spread_ages: bool = False  # pass to the next age by chance: more spread than counted ages have
     day_events: float = 20.0  # prior events per part of the day
     day_gain: float = 3.0  # log-likelihood per factor that the time of day must bring to be used
     spell_s: float = 4 * 3600.0  # spell length assumed before any was seen

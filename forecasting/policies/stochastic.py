@@ -6,6 +6,7 @@ At the start, and then every quarter of the time to the deadline, a semi-Markov 
 where it is (prices are close to a random walk); when it has moved by more than a share, the table is computed again.
 """
 
+import math
 import zlib
 from collections import OrderedDict
 from dataclasses import dataclass, replace
@@ -129,19 +130,30 @@ def build_tables(
     """Fit the chain and solve the programme for the slots that are left."""
     past = past if job.spot_allowed and price < job.on_demand_price else np.zeros_like(past)
     plan_job = replace(job, allowed_sizes=planning_sizes(job))
-    machine = pure_modes(plan_job)
-    chain = fit_chain(past, np.array([0, *plan_job.sizes]), job.slot_s, clock_s, settings)
-    carried = chain.sizes[chain.level]
-    costs = machine.costs(job, carried, np.full(len(carried), price))
-    cell = grid_cell(job)
-    wait, top_mode = waits(job, machine)
-    by_mode = np.ascontiguousarray(costs.T, dtype=np.float32)
-    after = solve(
-        by_mode, chain.moves, chain.parts(clock_s, slots_left), machine.gain, machine.nxt, wait,
-        float(job.curve[job.top_size]), top_mode, cell, int(np.ceil(job.work / cell - 1e-9)),
-        2.0 * job.on_demand_price * job.top_size / float(job.curve[job.top_size]), keep,
+    machine, levels = pure_modes(plan_job), np.array([0, *plan_job.sizes])
+    chains = [fit_chain(past, levels, job.slot_s, clock_s, view) for view in views(job, settings)]
+    carried = levels[chains[0].level]
+    costs = np.ascontiguousarray(machine.costs(job, carried, np.full(len(carried), price)).T, dtype=np.float32)
+    cell, (wait, top_mode), speed = grid_cell(job), waits(job, machine), float(job.curve[job.top_size])
+    after = sum(
+        solve(
+            costs, chain.moves, chain.parts(clock_s, slots_left), machine.gain, machine.nxt, wait, speed, top_mode, cell,
+            int(np.ceil(job.work / cell - 1e-9)), 2.0 * job.on_demand_price * job.top_size / speed, keep,
+        )
+        for chain in chains
     )  # fmt: skip
-    return Tables(chain, machine, after, wait, top_mode, cell)
+    return Tables(chains[0], machine, after / np.float32(len(chains)), wait, top_mode, cell)
+
+
+def views(job: Job, settings: ChainSettings) -> list[ChainSettings]:
+    """The past as a plan learns from it: the last days first and, where two passes are not too long, all of it alike.
+
+    Nobody knows whether a market has turned. Each view is believed with one half, so the cost to go is the mean of both.
+    The whole past says less of the next days than its counts pretend, so that view spreads its spells wider.
+    """
+    if 2 * _operations(job) > _MAX_OPERATIONS:
+        return [settings]
+    return [settings, replace(settings, recent_half_life_s=math.inf, spread_ages=True)]
 
 
 def planning_sizes(job: Job) -> tuple[int, ...]:
@@ -178,9 +190,18 @@ def grid_cell(job: Job) -> float:
     """Work per grid step: a slot at full speed for one size, an eighth of it for many; coarser where the pass would take long."""
     speed, num_sizes = float(job.curve[job.top_size]), len(planning_sizes(job))
     cell = max(speed if num_sizes == 1 else speed / 8, job.work / _MAX_CELLS)
+    return max(cell, job.work / max(40.0, _MAX_OPERATIONS / _per_cell(job)))
+
+
+def _per_cell(job: Job) -> float:
+    """Operations of a backward pass per grid step of work."""
+    num_sizes = len(planning_sizes(job))
     modes = num_sizes + 1 if job.changeover_s is None else 2 * num_sizes + 1
-    per_cell = job.deadline_slots * modes * modes * num_market_states(job)
-    return max(cell, job.work / max(40.0, _MAX_OPERATIONS / per_cell))
+    return float(job.deadline_slots * modes * modes * num_market_states(job))
+
+
+def _operations(job: Job) -> float:
+    return _per_cell(job) * job.work / grid_cell(job)
 
 
 def waits(job: Job, machine: Control) -> tuple[FloatArray, int]:
