@@ -185,12 +185,18 @@ def placement(
 ) -> Placement | None:
     """The largest micro-batch, up to the wanted one, with which this world fits; None where not even one sample does."""
     share = -(-settings.global_batch // num_workers)
-    for micro_batch in range(min(settings.micro_batch, share), 0, -1):
+
+    def gib(micro_batch: int) -> float:
         tried = _with(settings, micro_batch=micro_batch)
-        gib = gib_per_gpu(memory(shape, tried, num_workers=num_workers, parallel=parallel))
-        if gib <= gpu_gib:
-            return Placement(parallel, num_workers, micro_batch, -(-share // micro_batch), gib)
-    return None
+        return gib_per_gpu(memory(shape, tried, num_workers=num_workers, parallel=parallel))
+
+    low, high = 0, min(settings.micro_batch, share)
+    if gib(high) <= gpu_gib:
+        low = high
+    while high - low > 1:  # memory grows with the micro-batch
+        middle = (low + high) // 2
+        low, high = (middle, high) if gib(middle) <= gpu_gib else (low, middle)
+    return Placement(parallel, num_workers, low, -(-share // low), gib(low)) if low else None
 
 
 def _with(settings: FitSettings, **changes: Any) -> FitSettings:

@@ -255,6 +255,7 @@ TRAINER_ENDPOINT = env.str("COUNTERFLOW_TRAINER_ENDPOINT", default=BASE_URL).rst
 DEPLOYMENT = env.str("COUNTERFLOW_DEPLOYMENT", default=hashlib.sha256(SECRET_KEY.encode()).hexdigest()[:12])
 # Operators could run anything on this machine with the `run` of a job file: only where they may anyway.
 ALLOW_JOB_COMMANDS = env.bool("COUNTERFLOW_ALLOW_JOB_COMMANDS", default=False)
+GPU_GIB = env.float("COUNTERFLOW_GPU_GIB", default=80.0)  # memory of one GPU, for plans
 LOCAL_USD_PER_HOUR = env.float("COUNTERFLOW_LOCAL_USD_PER_HOUR", default=0.0)  # price of one worker on this machine
 COMMAND_LEASE_S = env.float("COUNTERFLOW_COMMAND_LEASE_S", default=20.0)
 ATTEMPT_SILENT_S = env.float("COUNTERFLOW_ATTEMPT_SILENT_S", default=1800.0)  # a living run without a report is stopped

@@ -10,6 +10,7 @@ from django.conf import settings
 from django.db.models import Sum
 
 from jobs.models import Attempt, Job, JobShard
+from jobs.selectors.fits import job_fit
 
 MAX_PAST = 20
 SAME = ("global_batch", "seq_len", "lora")
@@ -33,6 +34,10 @@ class JobPlan:
     deadline_margin_s: float | None = None
     deadline_chance: float | None = None
     within_budget: bool | None = None
+    gpu_memory_gib: float | None = None
+    min_workers: int | None = None
+    micro_batch: int | None = None
+    num_accumulation: int | None = None
     reasons: list[str] = field(default_factory=list)
 
 
@@ -43,6 +48,7 @@ def job_plan(*, job: Job, now: dt.datetime) -> JobPlan:
     wanted = job.goal_steps * job.training["global_batch"]
     plan = JobPlan(job.goal_steps, job.num_workers, num_samples, wanted / num_samples if num_samples else 0.0)
     plan.reasons.append(f"{job.goal_steps} steps of {job.training['global_batch']} samples out of {num_samples}.")
+    _fit(plan, job)
     paces = past_paces_s(job=job)
     plan.num_past_jobs = len(paces)
     if not paces:
@@ -54,6 +60,13 @@ def job_plan(*, job: Job, now: dt.datetime) -> JobPlan:
     _time(plan, job, paces, now)
     _money(plan, job)
     return plan
+
+
+def _fit(plan: JobPlan, job: Job) -> None:
+    fit = job_fit(model=job.model, num_workers=job.num_workers, training=job.training)
+    plan.gpu_memory_gib, plan.min_workers = fit.gpu_memory_gib, fit.min_workers
+    plan.micro_batch, plan.num_accumulation = fit.micro_batch, fit.num_accumulation
+    plan.reasons.append(fit.reason)
 
 
 def past_paces_s(*, job: Job) -> list[float]:

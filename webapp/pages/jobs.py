@@ -14,6 +14,7 @@ from django.views.decorators.http import require_POST
 from jobs.errors import Conflict, Invalid, NotFound
 from jobs.models import Job
 from jobs.selectors.datasets import datasets_with_samples
+from jobs.selectors.fits import job_fit
 from jobs.selectors.job_page import job_page, log_tail
 from jobs.selectors.jobs import ORDERS, SHOWS, job_counts, job_lines, jobs_listed
 from jobs.services.events import Actor
@@ -57,6 +58,19 @@ def job_new(request: PageRequest) -> HttpResponse:
             form.add_domain_error(error)
     context = {"nav": "jobs", "form": form, "has_datasets": datasets.exists()}
     return render(request, "pages/job_new.html", context, status=422 if form.errors else 200)
+
+
+@page
+def job_fit_part(request: PageRequest) -> HttpResponse:
+    """The memory that the form as it stands would take; asked for at every change of it."""
+    must(request, "operator")
+    words = request.GET
+    training = {name: words.get(name, "") for name in ("global_batch", "micro_batch", "seq_len", "lora")}
+    typed = {name: int(text) for name, text in training.items() if text.isascii() and text.isdigit() and len(text) < 9}
+    workers = words.get("num_workers", "")
+    num_workers = int(workers) if workers.isascii() and workers.isdigit() and 0 < len(workers) < 6 else 1
+    fit = job_fit(model=words.get("model", ""), num_workers=max(1, num_workers), training=typed)
+    return render(request, "partials/job_fit.html", {"fit": fit})
 
 
 def _create(request: PageRequest, form: JobForm) -> str:

@@ -192,6 +192,12 @@ class PlanShape(serializers.Serializer[Any]):
     deadline_margin_s = serializers.FloatField(allow_null=True)
     deadline_chance = serializers.FloatField(allow_null=True, help_text="Share of past paces that make the deadline")
     within_budget = serializers.BooleanField(allow_null=True)
+    gpu_memory_gib = serializers.FloatField(
+        allow_null=True, help_text="Of each GPU; null for a model whose size is not known"
+    )
+    min_workers = serializers.IntegerField(allow_null=True, help_text="Smallest world that fits the GPUs")
+    micro_batch = serializers.IntegerField(allow_null=True, help_text="Largest up to the wanted one that fits")
+    num_accumulation = serializers.IntegerField(allow_null=True, help_text="Micro-batches of a worker in a step")
     reasons = serializers.ListField(child=serializers.CharField())
 
 
