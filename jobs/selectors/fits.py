@@ -51,7 +51,8 @@ def fit_settings(training: dict[str, Any]) -> FitSettings:
     """The training settings that decide about memory; those that are missing or unusable raise `ValueError`."""
     names = ("global_batch", "micro_batch", "seq_len", "lora")
     try:
-        return FitSettings(**{name: int(training[name]) for name in names if training.get(name) is not None})
+        given: dict[str, Any] = {name: int(training[name]) for name in names if training.get(name) is not None}
+        return FitSettings(**given)
     except (TypeError, OverflowError) as error:
         raise ValueError("batch, sequence length and LoRA rank are whole numbers") from error
 
