@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 from jobs.models import FeedState, MarketForecast, MarketSeriesScore, Offer, Quote
 from jobs.selectors.forecasts import forecasts_of, scores_chosen
 from jobs.selectors.market import offers_with_latest
-from jobs.selectors.market_steps import Steps, known_until, quotes_between, steps_of
+from jobs.selectors.market_steps import Steps, known_until, quotes_between, silences, steps_of
 
 SPARK_PAST = dt.timedelta(hours=24)
 SPARK_STEP = dt.timedelta(minutes=30)
@@ -61,12 +61,14 @@ def offer_lines(*, offers: Sequence[Offer], now: dt.datetime) -> list[OfferLine]
     feeds = {feed.name: feed for feed in FeedState.objects.all()}
     quotes = quotes_between(offers=offers, start=now - SPARK_PAST, end=now)
     forecasts, scores = forecasts_of(offers=list(offers)), scores_chosen(offers=list(offers))
-    dear = on_demand_prices(offers=offers)
+    dear, silent = on_demand_prices(offers=offers), silences(start=now - SPARK_PAST)
     lines = []
     for offer in offers:
         feed = feeds.get(offer.feed)
         until = known_until(latest_at=offer.latest_at, feed=feed, now=now)  # type: ignore[attr-defined]
-        steps = steps_of(quotes=quotes.get(offer.pk, []), until=until, gaps=())
+        mine = quotes.get(offer.pk, [])
+        gaps = [gap for gap in silent.get(offer.feed, []) if not any(gap[0] < quote.at < gap[1] for quote in mine)]
+        steps = steps_of(quotes=mine, until=until, gaps=gaps)
         lines.append(
             OfferLine(
                 offer=offer,

@@ -74,6 +74,14 @@ def known_until(*, latest_at: dt.datetime | None, feed: FeedState | None, now: d
     return None if latest_at is None else min(now, latest_at + FILE_PATIENCE)
 
 
+def silences(*, start: dt.datetime) -> dict[str, list[Gap]]:
+    """Name of a feed -> its times of silence since `start`. One query."""
+    found: dict[str, list[Gap]] = {}
+    for name, begin, end in FeedGap.objects.filter(end__gt=start).values_list("feed__name", "start", "end"):
+        found.setdefault(name, []).append((begin, end))
+    return found
+
+
 def gaps_of(*, offer: Offer, feed: FeedState | None, start: dt.datetime) -> list[Gap]:
     """Times of silence of the offer's feed that no later poll has filled with quotes."""
     if feed is None:

@@ -15,13 +15,15 @@ from django.urls import reverse
 from django.utils import timezone
 
 from forecasting.feeds.rows import Batch, Observation, OfferKey
+from forecasting.forecasters.scores import Score
 from jobs.models import Event, FeedState, Offer, Quote
 from jobs.services.feeds import feed_failed, feed_set, feed_succeeded
+from jobs.services.forecasts import scores_store
 from jobs.services.market import quotes_import
 from tests.factories import make_cast
 from tests.market import make_market
 from tests.pages.world import signed_in
-from workers.market import feed_poll, offer_forecast, offer_score
+from workers.market import feed_poll, offer_forecast
 
 pytestmark = pytest.mark.django_db
 NOW = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
@@ -44,7 +46,8 @@ def test_a_fresh_installation_shows_a_market_that_moves_and_is_forecast() -> Non
     feed = make_market(now=NOW)
     client, offer = signed_in(make_cast().viewer), Offer.objects.get(zone="us-west-2b")
     offer_forecast(offer=offer, now=NOW)
-    offer_score(offer=offer, now=NOW)
+    score = Score("persistence", 0.01, 1.0, 0.004, 0.8, 12, 0.1)
+    scores_store(offer=offer, target="price", scores=[score], chosen="persistence", reason="the baseline", now=NOW)
     page = client.get(reverse("market") + f"?offer={offer.uuid}").content.decode()
     assert page.count("<tr") > 9
     assert "Persistence, chosen" in page
@@ -82,6 +85,9 @@ def test_a_silence_of_a_feed_is_a_gap_unless_it_was_filled_afterwards() -> None:
     client = signed_in(make_cast().viewer)
     times, values = chart_of(client, offer)["price"]
     assert None in values, "between the two successes nobody listened"
+    spark = re.search(r'class="ln d" d="([^"]+)"', client.get(reverse("market")).content.decode())
+    assert spark
+    assert spark[1].count("M") == 2, "the small line is broken, too"
     assert times[-1] == "2026-11-20 08:00:00", "after the last success nothing is known"
     told("f", key, 1.2, at=NOW - dt.timedelta(hours=6))
     assert None not in chart_of(client, offer)["price"][1]
@@ -122,7 +128,7 @@ def test_the_page_takes_as_many_queries_for_nine_offers_as_for_three(django_asse
     for offer in Offer.objects.filter(is_spot=True):
         offer_forecast(offer=offer, now=timezone.now())
     client = signed_in(make_cast().viewer)
-    with django_assert_max_num_queries(27):
+    with django_assert_max_num_queries(28):
         client.get(reverse("market"))
-    with django_assert_max_num_queries(27):
+    with django_assert_max_num_queries(28):
         client.get(reverse("market") + "?region=us-west-2")

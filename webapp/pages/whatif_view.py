@@ -6,7 +6,7 @@ import datetime as dt
 from typing import Any
 
 from jobs.models import WhatIf
-from jobs.selectors.whatif import policy_rows
+from jobs.selectors.whatif import PolicyRow, policy_rows
 from webapp.pages.market_chart import local
 from webapp.pages.policy_weights import weights_drawn
 
@@ -25,9 +25,18 @@ def result_view(row: WhatIf) -> dict[str, Any]:
         "num_windows": len(row.result["starts"]),
         "windows": windows(row),
         "charts": {"result": row.result, "timelines": dated(row.timelines), "order": [r.name for r in rows[1:]]},
-        "worst": rows[-1] if len(rows) > 2 else None,
+        **against_dearest(rows[1:]),
         "weights": weights_drawn(row.timelines.get("selector")),
     }
+
+
+def against_dearest(rows: list[PolicyRow]) -> dict[str, Any]:
+    """How much the best policy saves against the dearest of the others; nothing where there is one policy only."""
+    if len(rows) < 2:
+        return {}
+    dearest = max(rows[1:], key=lambda row: row.cost)
+    saved = dearest.cost - rows[0].cost
+    return {"dearest": dearest, "saved_usd": saved, "saved_share": saved / dearest.cost if dearest.cost > 0 else None}
 
 
 def windows(row: WhatIf) -> list[dict[str, Any]]:
