@@ -26,6 +26,7 @@ _REMEMBERED_BYTES = 400_000_000
 _TABLE_BYTES = 64_000_000
 _MAX_CELLS = 900
 _MAX_OPERATIONS = 5e8  # of one backward pass, so that a cold decision stays below two seconds
+_MAX_FOR_BOTH = 2e8  # of two passes, one per view of the past, so that an epoch of many jobs stays below ten
 
 
 @dataclass(frozen=True)
@@ -146,14 +147,13 @@ def build_tables(
 
 
 def views(job: Job, settings: ChainSettings) -> list[ChainSettings]:
-    """The past as a plan learns from it: the last days first and, where two passes are not too long, all of it alike.
+    """The past as a plan learns from it: all of it alike and, where two passes do not take long, its last days first.
 
     Nobody knows whether a market has turned. Each view is believed with one half, so the cost to go is the mean of both.
     The whole past says less of the next days than its counts pretend, so that view spreads its spells wider.
     """
-    if 2 * _operations(job) > _MAX_OPERATIONS:
-        return [settings]
-    return [settings, replace(settings, recent_half_life_s=math.inf, spread_ages=True)]
+    whole = replace(settings, recent_half_life_s=math.inf, spread_ages=True)
+    return [whole] if 2 * _operations(job) > _MAX_FOR_BOTH else [whole, settings]
 
 
 def planning_sizes(job: Job) -> tuple[int, ...]:
