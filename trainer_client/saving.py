@@ -17,9 +17,17 @@ from trainer_client.agreement import Agreement
 from trainer_client.digests import combined_digest, part_digests, state_digest
 from trainer_client.fence import Fence, StaleAttempt
 from trainer_client.partialstep import PartialStep
-from trainer_client.snapshots import Snapshot, SnapshotStore, step_of
+from trainer_client.snapshots import Snapshot, SnapshotStore, flushing, step_of
 from trainer_client.staging import staged
-from trainer_client.training_state import LoadedState, capture_rng, digest_parts, model_state, read_state, write_state
+from trainer_client.training_state import (
+    LoadedState,
+    capture_rng,
+    digest_parts,
+    model_state,
+    read_state,
+    write_head,
+    write_tensors,
+)
 
 if TYPE_CHECKING:
     from trainer_client.trainer import BidirectionalMixin
@@ -88,7 +96,7 @@ class StateSaver:
 
     def key(self, step: int, micro_step: int) -> tuple[Any, ...]:
         """What makes one state of this run different from another."""
-        return step, micro_step, tuple(self._trainer.session.desk.applied)
+        return step, micro_step, self._trainer.evaluation_due, tuple(self._trainer.session.desk.applied)
 
     def failed(self) -> bool:
         """Whether a write of this rank has ended badly without all ranks knowing it yet. Not collective."""
@@ -194,13 +202,16 @@ class StateSaver:
 
     def _write_and_announce(self, draft: Draft) -> None:
         report, step = self._trainer.session.report_snapshot, draft.head["step"]
-        head = draft.head | proof(draft.head, draft.tensors, [state_digest({"pieces": p}) for p in draft.gradients])
-        snapshot = self.store.write(
-            step,
-            lambda folder: write_state(folder, head, draft.tensors, draft.gradients),
-            {name: head[name] for name in ("world_size", "digest")},
-            micro_step=head["micro_step"],
-        )
+        head, details = dict(draft.head), {"world_size": draft.head["world_size"]}
+
+        def fill(folder: Path) -> None:
+            write_tensors(folder, draft.tensors, draft.gradients)
+            with flushing(folder):
+                head.update(proof(head, draft.tensors, [state_digest({"pieces": p}) for p in draft.gradients]))
+            details["digest"] = head["digest"]
+            write_head(folder, head)
+
+        snapshot = self.store.write(step, fill, details, micro_step=head["micro_step"])
         self.store.verify(snapshot.path, from_disk=True)
         told = {"snapshot": snapshot.name, "kind": "gradient", "step": step, "uri": self.store.uri_of(snapshot.name)}
         told |= {"micro_step": head["micro_step"], "num_bytes": snapshot.num_bytes, "digest": head["digest"]}
@@ -252,7 +263,11 @@ def _read(found: Snapshot) -> tuple[LoadedState | None, str]:
 
 
 def set_aside(
-    store: SnapshotStore, snapshot: Snapshot, why: str, agreement: Agreement, on_corrupt: Callable[[Path, str], None] | None
+    store: SnapshotStore,
+    snapshot: Snapshot,
+    why: str,
+    agreement: Agreement,
+    on_corrupt: Callable[[Path, str], None] | None,
 ) -> None:
     """It counts no more (rank 0), so that no later start stumbles over it; then all ranks go on (collective)."""
     if agreement.rank == 0:

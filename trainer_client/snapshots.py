@@ -17,8 +17,9 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from typing import Any
 from trainer_client.journal import sync_folder, write_durably
 from trainer_client.manifests import MANIFEST, SnapshotCorrupt, check_file, manifest_bytes, manifest_read, measure
 
-__all__ = ["MANIFEST", "Snapshot", "SnapshotCorrupt", "SnapshotStore"]
+__all__ = ["MANIFEST", "Snapshot", "SnapshotCorrupt", "SnapshotStore", "flushing", "step_of"]
 
 log = logging.getLogger("counterflow.snapshots")
 
@@ -67,7 +68,10 @@ class SnapshotStore:
     def write(
         self, step: int, fill: Callable[[Path], None], details: dict[str, Any] | None = None, *, micro_step: int = 0
     ) -> Snapshot:
-        """Let `fill(folder)` write files, then make them one snapshot. On any failure nothing counts and nothing is left."""
+        """Let `fill(folder)` write files, then make them one snapshot. On any failure nothing counts and nothing is left.
+
+        `details` go into the manifest as they are when `fill` has returned.
+        """
         name = f"step-{step:06d}-{secrets.token_hex(2)}"
         self.root.mkdir(parents=True, exist_ok=True)
         draft = self.root / f".writing-{name}"
@@ -154,6 +158,21 @@ class SnapshotStore:
     def _corrupt(self) -> list[Path]:
         """What was set aside, newest first."""
         return sorted(self.root.glob(f"{CORRUPT}step-*"), key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+@contextmanager
+def flushing(folder: Path) -> Iterator[None]:
+    """The disk writes the files of `folder` while the body computes; afterwards they are durable."""
+    with ThreadPoolExecutor(1, thread_name_prefix="flush") as pool:
+        flushed = [pool.submit(_flush, path) for path in sorted(folder.iterdir()) if path.is_file()]
+        yield
+        for file in flushed:
+            file.result()
+
+
+def _flush(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
 
 
 def step_of(name: str) -> int:

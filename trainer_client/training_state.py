@@ -117,10 +117,19 @@ def write_state(
     folder: Path, head: dict[str, Any], tensors: dict[str, Any], gradients: Sequence[dict[str, Piece]] = ()
 ) -> None:
     """Files of a snapshot; for `SnapshotStore.write`. `gradients`: the pieces of each rank."""
+    write_tensors(folder, tensors, gradients)
+    write_head(folder, head)
+
+
+def write_tensors(folder: Path, tensors: dict[str, Any], gradients: Sequence[dict[str, Piece]] = ()) -> None:
+    """All but the head."""
     torch.save(tensors, folder / TENSORS)
     for rank, pieces in enumerate(gradients):
         if pieces:
             torch.save(pieces, folder / gradient_file(rank))
+
+
+def write_head(folder: Path, head: dict[str, Any]) -> None:
     (folder / HEAD).write_text(json.dumps(head, allow_nan=False), encoding="utf-8")
 
 
