@@ -121,7 +121,7 @@ class MixtureControls:
     # -- orders -------------------------------------------------------------------------------------------------------
 
     def _snapshot(self, args: dict[str, Any], data: bytes | None, step: int) -> None:
-        trouble = self._trainer.save_now(step)
+        trouble = self._trainer.planner.save_now(step)
         if trouble:
             raise RuntimeError(trouble)
         if self._trainer.session.rank == 0:

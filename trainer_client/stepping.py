@@ -93,7 +93,7 @@ class StepRunner:
         try:
             leave = self._answer()
             if leave is not None:
-                self._trainer.leave_inside(leave, batch.step, self.here())
+                self._trainer.planner.leave_inside(leave, batch.step, self.here())
                 raise LeftInStep
         finally:
             self._answer = self.here = None

@@ -13,7 +13,6 @@ import functools
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -27,18 +26,16 @@ from trainer_client.encoding import BatchSource, MicroBatch
 from trainer_client.evaluation import evaluate_shards
 from trainer_client.export import WeightsExporter
 from trainer_client.loss import sample_losses
+from trainer_client.nextstep import StepPlanner
 from trainer_client.nonfinite import NonfiniteGuard
 from trainer_client.options import BidirectionalOptions
-from trainer_client.partialstep import PartialStep
 from trainer_client.permutation import combine
-from trainer_client.protocol import EXIT_SUPERSEDED
 from trainer_client.resuming import FallBack, Resumption, check_fidelity
 from trainer_client.saving import StateSaver
 from trainer_client.session import Leave, Session
 from trainer_client.stepping import LeftInStep, StepBatch, StepRunner
 from trainer_client.training_state import LoadedState
 from trainer_client.treeaccumulation import TreeAccumulation
-from trainer_client.workshare import StepWork
 
 log = logging.getLogger("counterflow.trainer")
 
@@ -80,7 +77,7 @@ class BidirectionalMixin(_Base):
         self.last_evaluation: dict[str, tuple[float, int, int]] = {}
         self.evaluation_due = False  # one that was cut off, to be made up for
         self.accumulation: Accumulation
-        self._resumption: Resumption | None = None
+        self.resumption: Resumption | None = None
         self._norm: float | None = None
         self.applied_lr = 0.0
         self.forward_done_at = 0.0
@@ -90,7 +87,7 @@ class BidirectionalMixin(_Base):
             options.snapshot_dir, self.model, self.processing_class, session.report_snapshot
         )
         self.controls = MixtureControls(self)
-        self.runner = StepRunner(self)
+        self.runner, self.planner = StepRunner(self), StepPlanner(self)
         self.saver = StateSaver(self)
         self.saver.claim()
 
@@ -109,7 +106,7 @@ class BidirectionalMixin(_Base):
     def resume(self, loaded: LoadedState, fall_back: FallBack | None = None) -> None:
         """Continue from `loaded`; before `train()`, which puts everything back."""
         check_fidelity(self, loaded)
-        self._resumption = Resumption(self, loaded, fall_back)
+        self.resumption = Resumption(self, loaded, fall_back)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As Trainer's; returns None where all ranks left inside a step."""
@@ -128,14 +125,14 @@ class BidirectionalMixin(_Base):
         trained = [(name, part) for name, part in self.model.named_parameters() if part.requires_grad]
         kind = TreeAccumulation if self.options.fidelity == "exact" else SumAccumulation
         self.accumulation = kind(trained, self.agreement)
-        if self._resumption is not None:
-            self._resumption.put_back()
-            self.state.global_step = self._resumption.loaded.step
+        if self.resumption is not None:
+            self.resumption.put_back()
+            self.state.global_step = self.resumption.loaded.step
         self._start_session(max_steps)
         return prepared
 
     def _start_session(self, max_steps: int) -> None:
-        resumption = self._resumption
+        resumption = self.resumption
         loaded = resumption.loaded if resumption else None
         self.session.start(
             planned_steps=max_steps,
@@ -162,70 +159,12 @@ class BidirectionalMixin(_Base):
         step = self.state.global_step
         if self.evaluation_due:
             self.evaluate_held_out(step)
-        batch = None if step >= self.args.max_steps or self.leave else self._agreed_batch(step)
+        batch = None if step >= self.args.max_steps or self.leave else self.planner.agreed_batch(step)
         if batch is None:
             self.control.should_training_stop = True
             return [], None
         self._batch = batch
         return [batch], None
-
-    def _agreed_batch(self, step: int) -> StepBatch | None:
-        """All ranks agree on what applies at `step` and on the token count of its global batch; None to leave."""
-        partial = self._resumption.partial if self._resumption is not None else None
-        if partial is not None:
-            return self._resumed_batch(step, partial)
-        while True:
-            batch = self._fresh_batch(step)
-            control = self.session.control_point(step, [batch.num_supervised, int(self.saver.failed())])
-            if control.sums[1]:
-                self.saver.settle()
-            if control.leave is not None:
-                self._leave_with(control.leave, step)
-                return None
-            if not control.changed:
-                return replace(batch, num_supervised=control.sums[0])
-
-    def _fresh_batch(self, step: int) -> StepBatch:
-        """A whole step; `num_supervised` counts this rank's tokens."""
-        plan = self.source.mixture.plan(step)
-        work = StepWork.whole(self.source.num_micro_batches(plan), self.session.world_size)
-        micro = self.source.build(plan, work.remaining[self.session.rank])
-        return StepBatch(step, work, micro, self.source.micro_batch, sum(item.num_supervised for item in micro))
-
-    def _resumed_batch(self, step: int, partial: PartialStep) -> StepBatch | None:
-        """The rest of a step that a snapshot holds. Nothing may change the step now; leaving needs no new snapshot."""
-        assert self._resumption is not None
-        leave = self.session.ask(step)()
-        if leave is not None:
-            self.leave = leave
-            return None
-        self._resumption.partial = None
-        plan = self.source.mixture.plan(step)
-        micro = self.source.build(plan, partial.work.remaining[self.session.rank], partial.micro_batch)
-        self.session.say(f"step {step} goes on after {partial.work.num_done} of {partial.work.num_micro} micro-batches")
-        return StepBatch(
-            step, partial.work, micro, partial.micro_batch, partial.num_supervised, partial.pieces, partial.sums
-        )
-
-    def _leave_with(self, leave: Leave, step: int, partial: PartialStep | None = None) -> None:
-        self.leave = leave
-        self.session.say(f"leaving before step {step}: {leave.reason}")
-        trouble = self.saver.save(step, partial) if leave.save else self.saver.settle()
-        if self.saver.stale:
-            self.leave = Leave("stopped", EXIT_SUPERSEDED, trouble, save=False)
-        elif leave.save and trouble:
-            self.leave = replace(leave, reason=f"{leave.reason}; {trouble}; the work since the snapshot before is lost")
-
-    def leave_inside(self, leave: Leave, step: int, here: PartialStep) -> None:
-        """All leave while `step` is under way."""
-        self.session.say(
-            f"leaving inside step {step}, after {here.work.num_done} of {here.work.num_micro} micro-batches"
-        )
-        self._leave_with(leave, step, here)
-
-    def save_now(self, step: int) -> str:
-        """A snapshot of this very moment (collective), inside a step too; why it failed, or nothing."""
-        return self.saver.save(step, self.runner.here() if self.runner.here is not None else None)
 
     # -- one step -----------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.trainer.paths import COUNTS
 from tests.trainer.worlds import RankFailed, base_config, run_doomed, run_world, train, train_each, write_shards
+from trainer_client.fence import Fence
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -115,7 +116,7 @@ def _failing_saves(folder: Path) -> list[tuple[int, str]]:
     known: list[tuple[int, str]] = []
 
     def prepare(trainer: Any) -> None:
-        write, settle, agreed = trainer.saver.store.write, trainer.saver.settle, trainer._agreed_batch
+        write, settle, agreed = trainer.saver.store.write, trainer.saver.settle, trainer.planner.agreed_batch
 
         def full(step: int, *args: Any, **kwargs: Any) -> Any:
             if step == 2:
@@ -133,7 +134,7 @@ def _failing_saves(folder: Path) -> list[tuple[int, str]]:
                 draft.done.wait()
             return agreed(step)
 
-        trainer.saver.store.write, trainer.saver.settle, trainer._agreed_batch = full, noted, after_the_write
+        trainer.saver.store.write, trainer.saver.settle, trainer.planner.agreed_batch = full, noted, after_the_write
 
     training(config, prepare)
     return [(step, trouble) for step, trouble in known if trouble]
@@ -145,6 +146,29 @@ def test_all_ranks_know_of_a_failed_write_at_the_next_control_point(folder: Path
         assert [step for step, _ in known] == [2]
         assert "No space left" in known[0][1]
     assert [path.name[:11] for path in sorted((folder / "snapshots").glob("step-*"))] == ["step-000004", "step-000006"]
+
+
+def _taken_over(folder: Path) -> int:
+    """A newer attempt takes over while the third step is done."""
+    from tests.trainer.worlds import training
+
+    def prepare(trainer: Any) -> None:
+        micro_step = trainer.micro_step
+
+        def meanwhile(model: Any, batch: Any, micro: Any) -> Any:
+            if batch.step == 2 and trainer.session.rank == 0:
+                Fence(folder / "snapshots").claim()
+            return micro_step(model, batch, micro)
+
+        trainer.micro_step = meanwhile
+
+    return training(base_config(folder, snapshot_every=1, async_snapshots=True, steps=30, micro_batch=6), prepare)
+
+
+def test_an_attempt_that_was_taken_over_stops_on_all_ranks_and_leaves_no_snapshot(folder: Path) -> None:
+    assert run_world(2, _taken_over, folder, folder=folder) == [83, 83]
+    found = [path.name[:11] for path in (folder / "snapshots").iterdir() if path.name.startswith("step-")]
+    assert set(found) <= {"step-000001", "step-000002"}
 
 
 # -- snapshots that must not be used ----------------------------------------------------------------------------------

@@ -1,0 +1,198 @@
+"""What elasticity costs and whether it holds: `make bench-elastic`; the last line is the JSON.
+
+1. Step time of both fidelity modes against DistributedDataParallel: the same model, micro-batches and optimizer in the same
+   two processes (gloo, one thread each), taking turns. Wall time and CPU time of the processes; on a machine that does other
+   work only the second is steady.
+2. A walk of 50 random resizes, preemptions and kills under `--fidelity exact`, whose weights must be those of a run that was
+   never disturbed, bit by bit. (`--events 0` leaves it out.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+SEQ_LEN, VOCAB = 64, 4096
+
+
+def rank_main(folder: Path, num_parameters: str, num_micro: int, micro_batch: int, rounds: int) -> None:
+    """One rank: let the three take turns; rank 0 writes what it measured."""
+    import torch
+    import torch.distributed as dist
+
+    from trainer_client.finetune import init_process_group
+
+    torch.set_num_threads(1)
+    init_process_group()
+    runs = {name: make(num_parameters, num_micro, micro_batch) for name, make in MAKERS.items()}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
+    for turn in range(rounds + 1):
+        for name, step in runs.items():
+            dist.barrier()
+            wall, cpu = time.perf_counter(), time.process_time()
+            step()
+            dist.barrier()
+            if turn > 0:  # the first is for warming up
+                times[name].append((time.perf_counter() - wall, time.process_time() - cpu))
+    if dist.get_rank() == 0:
+        (folder / "times.json").write_text(json.dumps(times))
+    dist.barrier()
+    os._exit(0)
+
+
+def model_and_data(num_parameters: str, num_micro: int, micro_batch: int) -> tuple[Any, Any, list[Any]]:
+    """The model of that size, its optimizer, and this rank's micro-batches."""
+    import torch
+    import torch.distributed as dist
+    from transformers import LlamaForCausalLM
+
+    from trainer_client.models import TinySpec
+
+    torch.manual_seed(0)
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    model = LlamaForCausalLM(TinySpec.parse(f"tiny:{num_parameters}").config(VOCAB, tokens, SEQ_LEN))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    torch.manual_seed(dist.get_rank())
+    return model, optimizer, [torch.randint(3, VOCAB, (micro_batch, SEQ_LEN)) for _ in range(num_micro)]
+
+
+def with_ddp(num_parameters: str, num_micro: int, micro_batch: int) -> Callable[[], None]:
+    """A step under DistributedDataParallel, which exchanges while the last backward still runs."""
+    import contextlib
+
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.nn.utils import clip_grad_norm_
+
+    model, optimizer, data = model_and_data(num_parameters, num_micro, micro_batch)
+    wrapped = DistributedDataParallel(model)
+
+    def step() -> None:
+        for at, ids in enumerate(data):
+            with wrapped.no_sync() if at + 1 < len(data) else contextlib.nullcontext():
+                (wrapped(input_ids=ids, labels=ids, use_cache=False).loss / len(data)).backward()
+        clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def with_accumulation(kind: str) -> Callable[[str, int, int], Callable[[], None]]:
+    """A step with one of ours."""
+
+    def make(num_parameters: str, num_micro: int, micro_batch: int) -> Callable[[], None]:
+        from torch.nn.utils import clip_grad_norm_
+
+        from trainer_client.accumulation import Accumulation, SumAccumulation
+        from trainer_client.agreement import Agreement
+        from trainer_client.treeaccumulation import TreeAccumulation
+        from trainer_client.workshare import StepWork
+
+        agreement = Agreement()
+        model, optimizer, data = model_and_data(num_parameters, num_micro, micro_batch)
+        made = TreeAccumulation if kind == "exact" else SumAccumulation
+        accumulation: Accumulation = made(list(model.named_parameters()), agreement)
+        work = StepWork.whole(num_micro * agreement.world_size, agreement.world_size)
+
+        def step() -> None:
+            accumulation.begin(work, None)
+            for ids, index in zip(data, work.remaining[agreement.rank], strict=True):
+                (model(input_ids=ids, labels=ids, use_cache=False).loss / work.num_micro).backward()
+                accumulation.take(index)
+            accumulation.reduce()
+            clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    return make
+
+
+MAKERS = {"ddp": with_ddp, "same_world": with_accumulation("same_world"), "exact": with_accumulation("exact")}
+
+
+def measure_steps(args: argparse.Namespace) -> dict[str, Any]:
+    """Medians over turns, and the medians of the ratios to DDP of the same turn."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        common = os.environ | {"WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        common |= {"COUNTERFLOW_RENDEZVOUS": (folder / "rendezvous").as_uri()}
+        words = [sys.executable, __file__, "--rank_folder", name, "--model", args.model, "--rounds", str(args.rounds)]
+        words += ["--micro", str(args.micro), "--micro_batch", str(args.micro_batch)]
+        ranks = [
+            subprocess.Popen(words, env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)
+        ]
+        for process in ranks:
+            process.wait()
+        times = json.loads((folder / "times.json").read_text())
+    found: dict[str, Any] = {"model": args.model, "micro_batches_per_rank": args.micro, "load": os.getloadavg()[0]}
+    for name, values in times.items():
+        for at, what in enumerate(("wall", "cpu")):
+            found[f"{name}_{what}_s"] = round(statistics.median(value[at] for value in values), 3)
+            ratios = [value[at] / ddp[at] for value, ddp in zip(values, times["ddp"], strict=True)]
+            found[f"{name}_{what}_over_ddp"] = round(statistics.median(ratios), 3)
+    return found
+
+
+def measure_walk(num_events: int, seed: int) -> dict[str, Any]:
+    """The walk, and the undisturbed run to compare with."""
+    from tests.trainer.paths import COUNTS
+    from tests.trainer.walk import walk
+    from tests.trainer.worlds import base_config, run_world, train, write_shards
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_shards(folder, COUNTS)
+        fields: dict[str, Any] = {"steps": 2 * num_events, "global_batch": 11, "micro_batch": 1, "fidelity": "exact"}
+        whole = base_config(folder, **fields, gradient_snapshot_dir=folder / "whole")
+        (one,) = run_world(1, train, whole, folder=folder)
+        config = base_config(folder, **fields, snapshot_every=1, async_snapshots=True)
+        begun = time.monotonic()
+        found = walk(config, seed=seed, num_events=num_events, max_world=4, num_micro=11)
+        return {
+            "events": len(found.events),
+            "kills": sum(kind == "kill" for kind, _, _ in found.events),
+            "equal_bits": bool((found.weights == one["weights"]).all()),
+            "most_steps_lost": found.most_steps_lost,
+            "took_s": round(time.monotonic() - begun, 1),
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="50m", help="parameters of the model")
+    parser.add_argument("--micro", type=int, default=4, help="micro-batches of a rank in a step")
+    parser.add_argument("--micro_batch", type=int, default=4, help="samples of a micro-batch")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--events", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rank_folder", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.rank_folder:
+        rank_main(args.rank_folder, args.model, args.micro, args.micro_batch, args.rounds)
+    found = {"step": measure_steps(args)}
+    print(json.dumps(found["step"], indent=1), flush=True)
+    if args.events:
+        found["walk"] = measure_walk(args.events, args.seed)
+    print(json.dumps(found))
+    ROOT.joinpath("var/bench").mkdir(parents=True, exist_ok=True)
+    ROOT.joinpath("var/bench/elastic.json").write_text(json.dumps(found, indent=1))
+    if args.events and not found["walk"]["equal_bits"]:
+        raise SystemExit("the walk ended with other weights than the undisturbed run")
+
+
+if __name__ == "__main__":
+    main()
