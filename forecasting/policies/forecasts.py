@@ -81,20 +81,25 @@ def from_models(
     series_of: Callable[..., Any],
     refit_every: int = 48,
 ) -> Forecaster:
-    """Wrap forecasting models (`fit(series)`, `predict(horizon, quantiles).mean`), refitted every so many slots."""
-    fitted: dict[int, tuple[Any, Any]] = {}
+    """Wrap forecasting models (`fit(series)`, `predict(horizon, quantiles).mean`), refitted every so many slots.
+
+    The fit that answers depends on the past alone, so a decision can be computed again.
+    """
+    fitted: dict[tuple[int, ...], tuple[Any, Any]] = {}
 
     def predicted(availability: IntArray, price: FloatArray, horizon: int) -> tuple[FloatArray, FloatArray]:
         stop = max(1, len(availability) - len(availability) % refit_every)
-        if stop not in fitted:
+        marks = (zlib.crc32(np.ascontiguousarray(past[:stop]).tobytes()) for past in (availability, price))
+        key = (stop, *marks)  # another market of the same length is another past
+        if key not in fitted:
             fitted.clear()
-            fitted[stop] = (
+            fitted[key] = (
                 make_availability().fit(series_of(availability[:stop])),
                 make_price().fit(series_of(price[:stop])),
             )
         skipped = len(availability) - stop
-        there = fitted[stop][0].predict(horizon + skipped, ()).mean[skipped:]
-        at = fitted[stop][1].predict(horizon + skipped, ()).mean[skipped:]
+        there = fitted[key][0].predict(horizon + skipped, ()).mean[skipped:]
+        at = fitted[key][1].predict(horizon + skipped, ()).mean[skipped:]
         return np.maximum(0.0, there), np.maximum(0.0, at)
 
     return predicted

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forecasting.forecasters import make
 from forecasting.guard import Guarded
 from forecasting.policies.ahanp import AHANP
 from forecasting.policies.ahap import AHAP
 from forecasting.policies.chain import fit_chain
 from forecasting.policies.fixed import SpotFirst, UniformProgress
-from forecasting.policies.forecasts import markov_forecast, noisy, persistence_forecast
+from forecasting.policies.forecasts import Forecaster, from_models, markov_forecast, noisy, persistence_forecast
 from forecasting.policies.hazards import ChainSettings
 from forecasting.policies.multizone import ZoneProgram
 from forecasting.policies.registry import make_policy, make_pool
@@ -129,6 +130,25 @@ def test_another_forecaster_can_be_put_in() -> None:
     job = elastic_job()
     outcome = run_window(Guarded(AHAP(6, 2, 0.8, persistence_forecast)), job, random_market(3, 4), 60)
     assert not outcome.missed(job)
+
+
+def modelled() -> Forecaster:
+    """The availability model and the price baseline, as a policy asks them."""
+    return from_models(lambda: make("hazard"), lambda: make("persistence"), list)
+
+
+def test_the_forecasting_models_can_be_put_into_a_policy() -> None:
+    job, market = elastic_job(), random_market(3, 4)
+    outcome = run_window(Guarded(AHAP(6, 2, 0.8, modelled())), job, market, 60, keep_reasons=True)
+    assert not outcome.missed(job)
+    assert any(reason.startswith("committed_horizon") for reason in outcome.reasons)
+
+
+def test_a_model_fitted_to_one_market_is_not_asked_about_another_of_the_same_length() -> None:
+    price, shared = np.full(96, 0.35), modelled()
+    shared(np.full(96, 4), price, 6)
+    turned = np.tile([0, 4], 48)
+    assert shared(turned, price, 6)[0].tolist() == modelled()(turned, price, 6)[0].tolist()
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.sampled_from([300.0, 1800.0]))
