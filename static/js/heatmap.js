@@ -71,8 +71,8 @@ class Heatmap {
     const query = new URLSearchParams({ order: this.choice.order, ...this.finder.query() });
     if (this.zoom) Object.entries(this.zoom).forEach(([name, step]) => query.set(name, step));
     const asked = query.toString();
+    const view = `${this.choice.order} ${new URLSearchParams(this.finder.query())}`; // as asked for: it may change meanwhile
     const doc = await this.get(`heatmap/?${asked}${this.choice.value === "hardness" ? "&value=hardness" : ""}`);
-    const view = `${this.choice.order} ${new URLSearchParams(this.finder.query())}`;
     const keep = this.order && this.order.length === doc.shards.length && this.kept === view;
     if (keep) this.keepOrder(doc); // rows do not change places under the pointer
     this.order = doc.shards.map((s) => s.index);
@@ -205,7 +205,10 @@ class Heatmap {
   note() {
     const { doc } = this.cells;
     const lost = doc.attempts.filter((a) => a.lost_from !== null).length;
-    return `Loss is the token-weighted mean over all ranks, ${doc.width === 1 ? "one step" : `${doc.width} steps`} a cell. Arrow keys move the selected cell; drag to zoom.`
+    const what = this.choice.value === "hardness"
+      ? "Hardness is a shard's smoothed loss against the other shards', 0.5 for a typical one, each time the rules look"
+      : "Loss is the token-weighted mean over all ranks";
+    return `${what}, ${doc.width === 1 ? "one step" : `${doc.width} steps`} a cell. Arrow keys move the selected cell; drag to zoom.`
       + (lost ? ` ${lost} earlier attempt${lost > 1 ? "s" : ""} left steps that were done again.` : "")
       + (doc.healthy && !this.cells.bad.size ? "" : " Some losses are not finite.");
   }

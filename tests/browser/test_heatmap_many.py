@@ -63,8 +63,8 @@ def test_thousands_of_shards_are_paged_searched_and_ordered_by_hardness(page: tu
     shown.wait_for_function(FOUND, arg="1 to 1,500 of 3,200 shards")
     assert shown.evaluate(SHOWN) == first
 
-    shown.get_by_role("button", name="Hardest first").click()
     shown.get_by_role("button", name="Hardness", exact=True).click()
+    shown.get_by_role("button", name="Hardest first").click()
     shown.wait_for_function("() => document.querySelector('[data-part=legend]').textContent.includes('1 hard')")
     shown.wait_for_function(f"() => ({SHOWN})()[0] === '{HARDEST}'")
     shown.wait_for_function(f"() => ({PAINTED})()[0].at(-1) > 0.89")
