@@ -123,3 +123,66 @@ def test_an_evaluation_that_is_cut_off_is_made_up_for(folder: Path) -> None:
             found = rest[0]["evaluations"][step][name]
             assert found[1:] == (tokens, samples)
             assert found[0] == pytest.approx(loss, rel=1e-5)
+
+
+def _told_while_saving(folder: Path) -> dict[str, Any]:
+    """SIGTERM comes while the periodic snapshot before step 2 is being written."""
+    import os
+    import signal
+
+    from tests.trainer.worlds import training
+
+    saved: list[tuple[int, str]] = []
+
+    def prepare(trainer: Any) -> None:
+        write = trainer.saver.store.write
+        trainer.session.install_signal_handlers()
+        trainer.session.report_snapshot = lambda **told: saved.append((told["step"], told["status"]))
+
+        def interrupted(step: int, *args: Any, **kwargs: Any) -> Any:
+            if step == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return write(step, *args, **kwargs)
+
+        trainer.saver.store.write = interrupted
+
+    return {"code": training(base_config(folder, steps=5, snapshot_every=1), prepare), "saved": saved}
+
+
+def test_a_sigterm_during_a_save_lets_it_end_and_needs_no_other(folder: Path) -> None:
+    ranks = run_world(2, _told_while_saving, folder, folder=folder)
+    assert [rank["code"] for rank in ranks] == [81, 81]
+    assert ranks[0]["saved"] == [(1, "verified"), (2, "verified")]
+
+
+def _streams(folder: Path, seen: Path | None = None) -> list[float]:
+    """The next random numbers of this rank: before it leaves, or after it was resumed."""
+    import random
+
+    import numpy as np
+    import torch
+
+    from tests.trainer.worlds import build_idle_trainer
+    from trainer_client.finetune import resume_if_asked
+    from trainer_client.training_state import restore_rng
+
+    config = base_config(folder, resume=seen is not None, seed=3)
+    trainer = build_idle_trainer(config)
+    if seen is None:
+        restore_rng(None, seed=7, step=0, rank=trainer.session.rank)
+        trainer.saver.save(1)
+    else:
+        resume_if_asked(trainer, config)
+        trainer.resumption.put_back()
+    return [random.random(), float(np.random.random()), float(torch.rand(()))]
+
+
+def test_each_rank_goes_on_with_its_own_random_stream_and_new_ranks_get_new_ones(folder: Path) -> None:
+    """B8."""
+    before = run_world(3, _streams, folder, folder=folder)
+    same = run_world(3, _streams, folder, folder, folder=folder)
+    grown = run_world(4, _streams, folder, folder, folder=folder)
+    assert same == before
+    for ranks in (before, grown):
+        for column in zip(*ranks, strict=True):
+            assert len(set(column)) == len(ranks)
