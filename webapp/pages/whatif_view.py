@@ -23,7 +23,7 @@ def result_view(row: WhatIf) -> dict[str, Any]:
         "deadline_s": row.result["job"]["deadline_slots"] * slot_s,
         "slot_s": slot_s,
         "num_windows": len(row.result["starts"]),
-        "windows": windows(row),
+        "windows": windows(row, [r.name for r in rows[1:]]),
         "charts": {"result": row.result, "timelines": dated(row.timelines), "order": [r.name for r in rows[1:]]},
         **against_dearest(rows[1:]),
         "weights": weights_drawn(row.timelines.get("selector")),
@@ -39,14 +39,14 @@ def against_dearest(rows: list[PolicyRow]) -> dict[str, Any]:
     return {"dearest": dearest, "saved_usd": saved, "saved_share": saved / dearest.cost if dearest.cost > 0 else None}
 
 
-def windows(row: WhatIf) -> list[dict[str, Any]]:
-    """The numbers of the charts by window: start, the optimum, each policy in the order of the result."""
+def windows(row: WhatIf, names: list[str]) -> list[dict[str, Any]]:
+    """The numbers of the charts by window: start, the optimum, the policies in the order of `names`."""
     result = row.result
     found = []
     for i, start in enumerate(result["starts"]):
         cells = [
             {"utility": p["utility"][i], "cost": p["cost"][i], "finish": p["finish_slot"][i]}
-            for p in result["policies"].values()
+            for p in (result["policies"][name] for name in names)
         ]
         optimum = {"utility": result["clairvoyant"]["utility"][i], "cost": result["clairvoyant"]["cost"][i]}
         found.append({"number": i + 1, "start": start, "optimum": optimum, "cells": cells})
