@@ -215,6 +215,7 @@ def main() -> None:
         help="parts to run, separated by commas",
     )
     parser.add_argument("--starts", type=int)
+    parser.add_argument("--member-step", type=int, default=1, help="take only every n-th member of the selector's pool")
     parser.add_argument("--processes", type=int, default=max(1, min(2, os.cpu_count() or 1)))
     parser.add_argument("--out", type=Path, default=ROOT / "var" / "bench" / "market.json")
     options = parser.parse_args()
@@ -237,7 +238,7 @@ def main() -> None:
     if "claim" in parts:
         bench_claim(out, 8 if quick else 400, options.processes)
     if "selector" in parts:
-        bench_selector(out, 12 if quick else 200, quick, options.processes)
+        bench_selector(out, 12 if quick else 200, 20 if quick else options.member_step, options.processes)
     if "deadlines" in parts:
         bench_deadlines(out, 20 if quick else 600, options.processes)
     if "speed" in parts:

@@ -84,14 +84,14 @@ def bench_claim(out: dict[str, Any], num_jobs: int, processes: int) -> None:
 class Rows:
     """What every member earns on job k, scaled, for every share of noise: [noise, M]. Made afresh in each process."""
 
-    def __init__(self, num_jobs: int, small_pool: bool) -> None:
-        self.num_jobs, self.small_pool = num_jobs, small_pool
+    def __init__(self, num_jobs: int, member_step: int) -> None:
+        self.num_jobs, self.member_step = num_jobs, member_step
         self._pools: dict[int, list[Guarded]] = {}
 
     def pool(self, percent: int) -> list[Guarded]:
         if percent not in self._pools:
             made = make_pool(noisy(markov_forecast, percent / 100, seed=1) if percent else markov_forecast)
-            self._pools[percent] = made[::20] + made[-4:] if self.small_pool else made
+            self._pools[percent] = made if self.member_step == 1 else made[: -4 : self.member_step] + made[-4:]
         return self._pools[percent]
 
     def __call__(self, k: int) -> FloatArray:
@@ -118,9 +118,9 @@ def learnt(names: Sequence[str], rows: FloatArray, **how: Any) -> tuple[PolicySe
     return selector, np.array(earned)
 
 
-def bench_selector(out: dict[str, Any], num_jobs: int, small_pool: bool, processes: int) -> None:
+def bench_selector(out: dict[str, Any], num_jobs: int, member_step: int, processes: int) -> None:
     """Regret against its bound and the best fixed member, after a change of regime, and under noise."""
-    make = Rows(num_jobs, small_pool)
+    make = Rows(num_jobs, member_step)
     names = [p.name for p in make.pool(0)]
     table = np.array(shared_out(make, num_jobs, processes, "selector"))  # [K, noise, M]
     out["selector_members"], out["selector_jobs"] = len(names), num_jobs
