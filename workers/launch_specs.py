@@ -57,6 +57,9 @@ def launch_command(attempt: Attempt) -> list[str]:
         if (value := job.training.get(name)) is not None:
             whole = TRAINING_RANGES[name][2]  # JSON may say 16.0
             words += [f"--{name}", str(int(value) if whole else value)]
+    snapshot = job.config.get("snapshot") or {}
+    words += ["--fidelity", snapshot["fidelity"]] if "fidelity" in snapshot else []
+    words += ["--async_snapshots"] if snapshot.get("async_writes") else []
     if attempt.fence > 1:
         words.append("--resume")
         if refused := sorted(job.snapshots.filter(kind="gradient", status="corrupt").values_list("name", flat=True)):

@@ -46,6 +46,9 @@ TRAINING_RANGES: dict[str, tuple[float, float, bool]] = {
 }
 
 
+FIDELITIES = ("same_world", "exact")  # what a resize keeps bit by bit: see docs/trainer.md
+
+
 def training_checked(training: dict[str, Any]) -> dict[str, Any]:
     """Training settings with defaults filled in. Raises `Invalid` naming each bad one."""
     errors: dict[str, list[str]] = {}
@@ -79,6 +82,8 @@ def job_file_checked(config: dict[str, Any]) -> None:
         errors["resources.spot_policy"] = ["The local backend has no spot machines: on-demand or auto."]
     if (config.get("snapshot") or {}).get("uri"):
         errors["snapshot.uri"] = ["The local backend keeps snapshots in the job's own folder; leave this out."]
+    if (config.get("snapshot") or {}).get("fidelity", FIDELITIES[0]) not in FIDELITIES:
+        errors["snapshot.fidelity"] = [f"One of {', '.join(FIDELITIES)}."]
     if not django_settings.ALLOW_JOB_COMMANDS:
         for name in ("env", "setup", "run"):
             if config.get(name):

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.django_db
         ({"resources": {"regions": ["eu"]}}, "resources.regions"),
         ({"resources": {"spot_policy": "spot"}}, "resources.spot_policy"),
         ({"snapshot": {"uri": "s3://bucket"}}, "snapshot.uri"),
+        ({"snapshot": {"fidelity": "close"}}, "snapshot.fidelity"),
         ({"run": "python train.py"}, "run"),
         ({"env": {"A": "1"}}, "env"),
         ({"rules": {"magic": {}}}, "rules.magic"),

@@ -130,12 +130,16 @@ def test_a_lost_token_file_is_replaced_by_another_token(runs: Runs, monkeypatch:
 
 
 def test_the_launcher_gets_the_settings_of_the_job_and_resumes_from_the_second_attempt_on() -> None:
-    job = make_filled_job(training={"lr": 0.002, "lora": 8.0})
+    job = make_filled_job(
+        training={"lr": 0.002, "lora": 8.0}, config={"snapshot": {"fidelity": "exact", "async_writes": True}}
+    )
     first = Attempt(job=job, fence=1, world_size=2)
     words = launch_command(first)
     assert words[words.index("--lr") + 1] == "0.002"
     assert words[words.index("--lora") + 1] == "8"
     assert words[words.index("--steps") + 1] == "600"
+    assert words[words.index("--fidelity") + 1] == "exact"
+    assert "--async_snapshots" in words
     assert "--resume" not in words
     assert "--resume" in launch_command(Attempt(job=job, fence=2, world_size=2))
 

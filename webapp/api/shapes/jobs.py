@@ -8,6 +8,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from jobs.models import Job
+from jobs.services.jobs import FIDELITIES
 from webapp.api.shapes.fields import Input, InstantField, Named, PersonField, RowShape, StatefulShape
 
 
@@ -127,6 +128,10 @@ class ResourcesPart(Input):
 class SnapshotPart(Input):
     uri = serializers.CharField(max_length=500, required=False)
     check_every = serializers.IntegerField(min_value=1, max_value=10_000_000, required=False)
+    fidelity = serializers.ChoiceField(
+        FIDELITIES, required=False, help_text="Equal bits after a resize: with as many workers, or with any"
+    )
+    async_writes = serializers.BooleanField(required=False, help_text="Write while training goes on")
 
 
 class JobNew(Input):
