@@ -132,7 +132,7 @@ class Heatmap {
   async chart() {
     const { cells, part } = this;
     if (!cells.bins) return;
-    const rows = (this.rows = draw.layoutRows(cells.doc.shards));
+    const rows = (this.rows = draw.layoutRows(cells.doc.shards, this.choice.order === "category"));
     part.loss.style.setProperty("--h", `${rows.pixels}px`);
     const value = this.choice.value;
     const [z, colours, low, high] = this.painted(value);

@@ -5,9 +5,9 @@ import { make, tokens } from "./words.js";
 const SVG = "http://www.w3.org/2000/svg";
 const GAP = 0.5; // between categories, in rows
 
-// Where rows lie: top edge of each in row units, and the height of all. A gap stands between categories if rows are few.
-export function layoutRows(shards) {
-  const roomy = shards.length <= 120;
+// Where rows lie: top edge of each in row units, and the height of all. A gap stands between categories if rows are few and in groups.
+export function layoutRows(shards, grouped = true) {
+  const roomy = grouped && shards.length <= 120;
   const tops = [];
   let y = 0;
   shards.forEach((shard, row) => {
