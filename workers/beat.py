@@ -24,8 +24,8 @@ SCHEDULE: dict[str, Tick] = {
     "notifications": Tick("workers.notifications", 3),
     "orphans": Tick("workers.orphans", 60),
     "market_feeds": Tick("workers.market.feeds", 30),
-    "market_forecasts": Tick("workers.market.forecasts", 60),
-    "market_scores": Tick("workers.market.scores", 60),
+    "market_forecasts": Tick("workers.market.forecasts", 30),
+    "market_scores": Tick("workers.market.scores", 30),
     "prune_periodic_runs": Tick("workers.heartbeat.prune_periodic_runs", 3600),
 }
 
