@@ -18,7 +18,7 @@ from forecasting.policies.hazards import ChainSettings
 from forecasting.policies.multizone import ZoneProgram
 from forecasting.policies.registry import make_policy, make_pool
 from forecasting.policies.stochastic import StochasticProgram
-from forecasting.problem import Offer, Situation
+from forecasting.problem import FloatArray, IntArray, Offer, Situation
 from forecasting.simulate import Market, run_offers, run_window
 from tests.forecasting.market_cases import NAMES, elastic_job, random_market, single_job
 
@@ -168,6 +168,22 @@ def test_the_programme_beats_spot_first_where_waiting_is_a_risk() -> None:
         for name in totals:
             totals[name] += run_window(make_policy(name), job, market, 250).utility
     assert totals["StochasticProgram"] > max(totals["SpotFirst"], totals["UniformProgress"])
+
+
+def test_a_pool_makes_each_forecast_once_and_the_same() -> None:
+    asked: list[int] = []
+
+    def counted(availability: IntArray, price: FloatArray, horizon: int) -> tuple[FloatArray, FloatArray]:
+        asked.append(horizon)
+        return markov_forecast(availability, price, horizon)
+
+    job, market = elastic_job(), random_market(7, 4)
+    members = [p for p in make_pool(counted) if p.name.startswith("AHAP(6,2,")][:4]
+    pooled = [run_window(member, job, market, 60).utility for member in members]
+    made = len(asked)
+    alone = [run_window(make_policy(member.name), job, market, 60).utility for member in members]
+    assert pooled == alone
+    assert made <= job.hard_slots + 1
 
 
 def test_the_pool_has_about_120_members_with_names_of_their_own() -> None:
