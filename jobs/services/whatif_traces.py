@@ -19,7 +19,7 @@ from jobs.replay_numbers import MAX_N
 from jobs.replays import with_prices
 from jobs.selectors.market import offer_series
 
-MAX_BYTES = 8 * 2**20
+MAX_BYTES = 4 * 2**20  # read while the person waits: a price history takes two seconds a megabyte
 PAST = dt.timedelta(days=30)
 MAX_DAYS = 90
 

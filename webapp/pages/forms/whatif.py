@@ -54,7 +54,7 @@ class WhatIfForm(PageForm):
     trace = forms.FileField(
         label="File",
         required=False,
-        help_text="Availability trace (JSON), probe or node log, table of time and count; up to 8 MiB",
+        help_text=f"Availability trace (JSON), probe or node log, table of time and count; up to {MAX_BYTES // 2**20} MiB",
     )
     trace_key = forms.CharField(label="Series", max_length=200, required=False, help_text="If the file holds several")
     trace_columns = forms.CharField(
