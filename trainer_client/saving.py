@@ -18,7 +18,7 @@ from trainer_client.digests import combined_digest, part_digests, state_digest
 from trainer_client.fence import Fence, StaleAttempt
 from trainer_client.partialstep import PartialStep
 from trainer_client.snapshots import Snapshot, SnapshotStore, flushing, step_of
-from trainer_client.staging import staged
+from trainer_client.staging import Staging
 from trainer_client.training_state import (
     LoadedState,
     capture_rng,
@@ -65,6 +65,7 @@ class StateSaver:
         self.stale = False
         self._draft: Draft | None = None
         self._under_way = False
+        self._staging = Staging()
 
     def claim(self) -> None:
         """Take over from older attempts; `StaleAttempt` on all ranks where a newer one has."""
@@ -129,7 +130,7 @@ class StateSaver:
             return None
         tensors = self._tensors(by_rank)
         head = self._head(step, partial, gradients)
-        return Draft(head, staged(tensors) if copy else tensors, gradients)
+        return Draft(head, self._staging.copy(tensors) if copy else tensors, gradients)
 
     def _collected(self, pieces: Any) -> list[dict[str, Piece]]:
         """The pieces of every rank in CPU memory, on rank 0."""
