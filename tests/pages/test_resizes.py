@@ -49,7 +49,7 @@ def test_a_viewer_and_a_trainer_that_cannot_be_resized_offer_no_control():
     assert "do-resize" not in signed_in(cast.operator).get(url).content.decode()
 
 
-@pytest.mark.parametrize(("loaded", "word"), [("", "not yet"), ("sha256:a", ">equal<"), ("sha256:b", ">different<")])
+@pytest.mark.parametrize(("loaded", "word"), [("", "not yet"), ("sha256:a", ">equal<"), ("sha256:b", ">differs<")])
 def test_each_snapshot_shows_whether_it_was_loaded_as_it_was_saved(loaded, word):
     cast, job, attempt = resizable_world()
     snapshot = snapshot_note(
