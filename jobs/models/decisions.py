@@ -77,7 +77,9 @@ class Approval(PublicModel):
     answer = models.CharField(max_length=8, choices=[("approve", "approve"), ("reject", "reject")])
     reason = models.TextField(blank=True)
     args = models.JSONField(null=True, help_text="Edited arguments, if any")
-    void_at = models.DateTimeField(null=True, help_text="When a later approver changed the arguments; it counts no more")
+    void_at = models.DateTimeField(
+        null=True, help_text="When a later approver changed the arguments; it counts no more"
+    )
 
     class Meta:
         constraints = [

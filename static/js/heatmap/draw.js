@@ -16,7 +16,7 @@ export function layoutRows(shards, grouped = true) {
     y += 1;
   });
   const size = shards.length <= 40 ? 14 : shards.length <= 120 ? 12 : shards.length <= 400 ? 6 : 3;
-  return { tops, height: y, size, pixels: Math.max(y * size, 28), roomy };
+  return { tops, height: y, size, pixels: Math.max(y * size, 28), roomy, grouped };
 }
 
 function stepsScale(colours) {
@@ -122,7 +122,8 @@ export function pickOverlay(svg, pick, rows) {
   svg.lastElementChild?.setAttribute("d", pick ? `M${pick.bin} ${rows.tops[pick.row]}h1v1h-1z` : "");
 }
 
-// Label and value columns. `label(row)` and `values(row)` give elements; where rows are thin only categories are named.
+// Label and value columns. `label(row)` and `values(row)` give elements; where rows are thin only categories are named, or some shards if
+// rows are in another order.
 export function columns(lab, val, rows, shards, label, values) {
   const share = (row) => `--y:max(7px, ${(100 * (rows.tops[row] + 0.5)) / Math.max(rows.height, 1)}%)`;
   const left = [], right = [];
@@ -131,10 +132,10 @@ export function columns(lab, val, rows, shards, label, values) {
     if (rows.size >= 11) {
       left.push(label(shard, row, share(row)));
       right.push(...values(shard, row, share(row)));
-    } else if (row === 0 || shard.category !== shards[row - 1].category) {
+    } else if (row === 0 || !rows.grouped || shard.category !== shards[row - 1].category) {
       if ((row - named) * rows.size < 14) return; // it would lie on the one before
       named = row;
-      left.push(make("span", { style: share(row) }, shard.category || shard.key));
+      left.push(make("span", { style: share(row) }, (rows.grouped && shard.category) || shard.key));
     }
   });
   lab.replaceChildren(...left);
