@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import structlog
+from celery.exceptions import SoftTimeLimitExceeded
 from django.conf import settings
 from django.db import Error as DatabaseError
 from django.db import connection
@@ -60,12 +61,21 @@ def whatif_compute(*, row: WhatIf) -> str:
         except StaleWrite:
             logger.info("whatif_lost")
             return "lost"
+        except SoftTimeLimitExceeded:
+            limit_s = app.conf.task_soft_time_limit
+            return _failed(
+                row, f"It took longer than {limit_s / 60:.0f} minutes; take fewer windows or leave AHAP out."
+            )
         except Exception as error:  # a replay must not take the worker down; a person sees the reason on the page
             logger.exception("whatif_failed")
-            with suppress(StaleWrite):
-                whatif_fail(row=row, error=f"{type(error).__name__}: {error}", now=timezone.now())
-            return "failed"
+            return _failed(row, f"{type(error).__name__}: {error}")
     return "succeeded"
+
+
+def _failed(row: WhatIf, error: str) -> str:
+    with suppress(StaleWrite):
+        whatif_fail(row=row, error=error, now=timezone.now())
+    return "failed"
 
 
 def replayed(row: WhatIf) -> tuple[dict[str, object], dict[str, object]]:
@@ -88,7 +98,8 @@ class Teller:
         if time.monotonic() - self.told_at < TELL_EVERY_S and done < total:
             return
         self.told_at = time.monotonic()
-        whatif_progress(row=self.row, num_done=done, num_parts=total, now=timezone.now(), lease=lease_length())
+        with suppress(DatabaseError):  # busy for a moment: the next word on progress comes in time
+            whatif_progress(row=self.row, num_done=done, num_parts=total, now=timezone.now(), lease=lease_length())
 
 
 @contextmanager

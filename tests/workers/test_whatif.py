@@ -6,6 +6,8 @@ import datetime as dt
 from typing import Any
 
 import pytest
+from celery.exceptions import SoftTimeLimitExceeded
+from django.db import OperationalError
 from django.utils import timezone
 
 from forecasting.replay import replay
@@ -111,15 +113,36 @@ def test_a_killed_workers_replay_starts_again_and_fails_visibly_after_several_su
     assert workers.whatif_compute(row=stale) == "lost"
 
 
-def test_a_replay_that_fails_says_why_and_frees_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError("no room for the table"), "MemoryError: no room"),
+        (SoftTimeLimitExceeded(), "longer than 25 minutes"),
+    ],
+)
+def test_a_replay_that_fails_says_why_and_frees_the_worker(
+    error: Exception, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: Any) -> Any:
-        raise MemoryError("no room for the table")
+        raise error
 
     monkeypatch.setattr(workers, "replayed", broken)
     row = make_whatif(make_cast(), now=NOW)
     assert workers.whatif_compute(row=claimed(row)) == "failed"
     row.refresh_from_db()
-    assert (row.status, row.error) == ("failed", "MemoryError: no room for the table")
+    assert row.status == "failed"
+    assert words in row.error
+
+
+def test_a_database_that_is_busy_for_a_moment_costs_a_word_on_progress_and_not_the_replay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def busy(**_: Any) -> None:
+        raise OperationalError("database is locked")
+
+    monkeypatch.setattr(workers, "TELL_EVERY_S", 0.0)
+    monkeypatch.setattr(workers, "whatif_progress", busy)
+    assert workers.whatif_compute(row=claimed(make_whatif(make_cast(), now=NOW))) == "succeeded"
 
 
 def test_what_was_never_rung_for_is_found_by_the_sweep(bell: list[int]) -> None:
