@@ -14,7 +14,7 @@ from jobs.services.directives import directive_acknowledge
 from jobs.services.resizes import job_resize
 from jobs.services.snapshots import snapshot_note
 from tests.factories import NOW
-from tests.workers.world import command_of, ended, launched, make_filled_job, script
+from tests.workers.world import command_of, ended, launched, make_filled_job, order, script
 from workers.backend_access import backend_named
 from workers.execute import command_execute
 from workers.launch_specs import launch_command
@@ -38,9 +38,9 @@ def begun(num_workers: int = 2) -> tuple[Job, Attempt, Command]:
     attempt = launched(job)
     hello(attempt)
     job.refresh_from_db()
-    order = job_resize(job=job, num_workers=num_workers, now=NOW)
-    assert carried_out(order) == "waiting"
-    return job, attempt, order
+    given = job_resize(job=job, num_workers=num_workers, now=NOW)
+    assert carried_out(given) == "waiting"
+    return job, attempt, given
 
 
 def carried_out(order: Command) -> str:
@@ -76,7 +76,7 @@ def save(attempt: Attempt, step: int) -> str:
 
 def test_the_old_machines_are_released_when_the_new_workers_hold_what_was_saved(runs: Runs) -> None:
     runs(LEAVES)
-    job, attempt, order = begun()
+    job, attempt, given = begun()
     assert Directive.objects.get(action="resize").args == {"num_workers": 2}
     name = save(attempt, 5)
     left(attempt)
@@ -87,25 +87,25 @@ def test_the_old_machines_are_released_when_the_new_workers_hold_what_was_saved(
     assert (heir.world_size, heir.resumed_from.name) == (2, name)  # type: ignore[union-attr]
     attempts_watch(now=NOW)
     assert Instance.objects.get(attempt=attempt).status == "terminating"
-    assert carried_out(order) == "waiting"
+    assert carried_out(given) == "waiting"
 
     hello(heir, resumed_from=name, loaded_digest=SAVED)
-    assert carried_out(order) == "done"
-    order.refresh_from_db()
-    assert (order.result["attempt"], order.result["proof"]) == (str(heir.uuid), "equal")
+    assert carried_out(given) == "done"
+    given.refresh_from_db()
+    assert (given.result["attempt"], given.result["proof"]) == (str(heir.uuid), "equal")
     assert Instance.objects.get(attempt=attempt).status == "terminated"
     assert "it loaded exactly what was saved" in Event.objects.get(kind="job.resized").text
 
 
 def test_a_failed_proof_keeps_the_old_machines_and_the_next_start_leaves_that_snapshot_out(runs: Runs) -> None:
     runs(LEAVES)
-    job, attempt, order = begun()
+    job, attempt, given = begun()
     older, newer = save(attempt, 4), save(attempt, 5)
     left(attempt)
     heir = next_attempt(job)
     hello(heir, resumed_from=newer, loaded_digest="sha256:" + "b" * 64)
     ended(heir)
-    assert carried_out(order) == "waiting"
+    assert carried_out(given) == "waiting"
     attempts_watch(now=NOW)
     assert Instance.objects.get(attempt=attempt).status == "terminating"
 
@@ -116,26 +116,26 @@ def test_a_failed_proof_keeps_the_old_machines_and_the_next_start_leaves_that_sn
     hello(third, resumed_from=older, loaded_digest=SAVED)
     attempts_watch(now=NOW)
     assert Instance.objects.get(attempt=attempt).status == "terminated"
-    assert carried_out(order) == "done"
+    assert carried_out(given) == "done"
 
 
 def test_a_refused_resize_leaves_the_job_as_it_was(runs: Runs) -> None:
     runs(script("import time; time.sleep(60)"))
-    job, attempt, order = begun()
+    job, attempt, given = begun()
     assert Job.objects.get(pk=job.pk).num_workers == 2
     directive = Directive.objects.get(action="resize")
     directive_acknowledge(
         attempt=attempt, directive_uuid=str(directive.uuid), outcome="refused", step=None, detail="not now", now=NOW
     )
-    assert carried_out(order) == "failed"
-    order.refresh_from_db()
-    assert "not now" in order.error
+    assert carried_out(given) == "failed"
+    given.refresh_from_db()
+    assert "not now" in given.error
     assert Job.objects.get(pk=job.pk).num_workers == 1
 
 
 def test_workers_killed_before_they_leave_are_followed_by_the_new_size_all_the_same(runs: Runs) -> None:
     runs(script("import os, time; print('up', flush=True); time.sleep(60)"))
-    job, attempt, order = begun()
+    job, attempt, given = begun()
     backend_named("local").stop(attempt.handle, 0.0)
     left(attempt)
     attempt.refresh_from_db()
@@ -144,16 +144,39 @@ def test_workers_killed_before_they_leave_are_followed_by_the_new_size_all_the_s
     heir = next_attempt(job)
     assert heir.world_size == 2
     hello(heir)
-    assert carried_out(order) == "done"
-    order.refresh_from_db()
-    assert order.result["proof"] == "none"
+    assert carried_out(given) == "done"
+    given.refresh_from_db()
+    assert given.result["proof"] == "none"
 
 
 def test_a_resize_of_a_job_that_ends_first_fails_with_that_reason(runs: Runs) -> None:
     runs(script("leave('done')"))
-    _, attempt, order = begun()
+    _, attempt, given = begun()
     left(attempt)
-    assert carried_out(order) == "failed"
-    order.refresh_from_db()
-    assert order.error == "The job is succeeded."
+    assert carried_out(given) == "failed"
+    given.refresh_from_db()
+    assert given.error == "The job is succeeded."
     assert Instance.objects.get(attempt=attempt).status == "terminated"
+
+
+def test_two_orders_are_carried_out_one_after_the_other(runs: Runs) -> None:
+    runs(LEAVES)
+    job, attempt, first = begun()
+    second = order(job, "resize", num_workers=3)
+    assert carried_out(second) == "waiting"
+    assert Directive.objects.filter(action="resize").count() == 1
+    left(attempt)
+    heir = next_attempt(job)
+    hello(heir)
+    assert carried_out(first) == "done"
+    assert carried_out(second) == "waiting"
+    assert Directive.objects.get(attempt=heir, action="resize").args == {"num_workers": 3}
+
+
+def test_an_order_for_the_size_that_the_job_has_stops_no_training(runs: Runs) -> None:
+    runs(LEAVES)
+    job = make_filled_job()
+    hello(launched(job))
+    same = order(job, "resize", num_workers=1)
+    assert carried_out(same) == "failed"
+    assert not Directive.objects.exists()

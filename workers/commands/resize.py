@@ -13,7 +13,7 @@ from jobs.errors import Invalid
 from jobs.models import Attempt, Directive
 from jobs.selectors.proofs import attempt_proof, heir_of
 from jobs.services.commands import command_note
-from jobs.services.resizes import resize_begin, resize_done, resize_take_back, size_check
+from jobs.services.resizes import OPEN, resize_begin, resize_done, resize_take_back, size_check
 from jobs.states import ATTEMPT_LIVE, JOB_OVER
 from workers.commands.registry import NotYet, Permanent, Result, Work, handles
 from workers.endings import instances_release
@@ -25,6 +25,7 @@ LOOK_AGAIN = dt.timedelta(seconds=2)  # a nudge usually comes first
 def resize(work: Work) -> Result:
     """Bring the job to the ordered number of workers. Harmless to repeat."""
     _check(work)
+    _wait_for_its_turn(work)
     left = _attempt_to_leave(work)
     directive = resize_begin(command=work.command, attempt=left, now=work.now())
     _heed_refusal(work, directive)
@@ -49,11 +50,20 @@ def _check(work: Work) -> None:
         raise Permanent(error.extra["fields"]["num_workers"][0]) from error
 
 
+def _wait_for_its_turn(work: Work) -> None:
+    """One resize at a time, in the order in which they were given; a decision may come while a person's order is under way."""
+    resizes = work.job.commands.filter(kind="resize", status__in=OPEN, pk__lt=work.command.pk)
+    if resizes.exists():
+        raise NotYet("An earlier resize is under way.", LOOK_AGAIN)
+
+
 def _attempt_to_leave(work: Work) -> Attempt:
     """The attempt that ran when the order was first looked at."""
     rows = work.job.attempts.select_related("job", "job__team")
     if named := work.command.result.get("left"):
         return rows.get(uuid=named)
+    if work.job.num_workers == work.args["num_workers"]:
+        raise Permanent(f"The job has {work.job.num_workers} workers already.")
     attempt = rows.filter(status__in=ATTEMPT_LIVE).order_by("-fence").first()
     if attempt is None or attempt.status == "starting":
         raise NotYet("No attempt trains yet; the order waits for one.", LOOK_AGAIN)
