@@ -18,13 +18,13 @@ from django.utils import timezone
 from jobs.errors import StaleWrite
 from jobs.models import WhatIf
 from jobs.replays import problem_of, timelines_of
-from jobs.services.whatif import (
+from jobs.services.whatif import whatif_series
+from jobs.services.whatif_runs import (
     whatif_claim,
     whatif_fail,
     whatif_progress,
     whatif_put_back,
     whatif_renew,
-    whatif_series,
     whatif_succeed,
 )
 from workers.celery_app import app

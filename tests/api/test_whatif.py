@@ -9,7 +9,8 @@ import pytest
 from django.utils import timezone
 
 from jobs.models import WhatIf
-from jobs.services.whatif import MAX_WAITING, whatif_claim
+from jobs.services.whatif import MAX_WAITING
+from jobs.services.whatif_runs import whatif_claim
 from tests.api.http import client_for, strict
 from tests.factories import make_cast
 from tests.market import NUMBERS, make_market, make_whatif

@@ -74,7 +74,8 @@ def build_market(world: Any) -> None:
 
     from jobs.models import Offer, Team
     from jobs.services.demo_market import demo_market_seed
-    from jobs.services.whatif import whatif_claim, whatif_create
+    from jobs.services.whatif import whatif_create
+    from jobs.services.whatif_runs import whatif_claim
     from jobs.services.whatif_traces import trace_of_offer
     from workers.market import offer_forecast, offer_score
     from workers.whatif import whatif_compute
@@ -127,6 +128,7 @@ def pages_of(world: Any) -> dict[str, str]:
         "tokens": "/team/tokens/",
         "notifications": "/team/notifications/",
         "fleet": "/fleet/",
+        "costs": "/costs/",
     }
 
 

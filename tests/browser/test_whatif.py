@@ -9,7 +9,7 @@ from django.db import connection
 from django.utils import timezone
 
 from jobs.models import WhatIf
-from jobs.services.whatif import whatif_claim
+from jobs.services.whatif_runs import whatif_claim
 from tests.browser.conftest import Site
 from tests.browser.test_main_flow import allow_sign_in, sign_in
 from tests.factories import make_cast

@@ -16,7 +16,7 @@ from jobs.demo.market import generated_batch
 from jobs.models import Job, Member, Offer, WhatIf
 from jobs.selectors.whatif import numbers_of_job
 from jobs.services.market import quotes_import
-from jobs.services.whatif import whatif_claim
+from jobs.services.whatif_runs import whatif_claim
 from tests.factories import Cast, make_cast
 from tests.pages.world import signed_in, small_world
 from workers.whatif import whatif_compute

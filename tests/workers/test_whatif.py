@@ -13,9 +13,10 @@ from django.utils import timezone
 from forecasting.replay import replay
 from jobs.models import Event, WhatIf
 from jobs.replays import problem_of
-from jobs.services import whatif as services
+from jobs.services import whatif_runs as services
 from jobs.services.events import SYSTEM
-from jobs.services.whatif import whatif_cancel, whatif_claim, whatif_series
+from jobs.services.whatif import whatif_cancel, whatif_series
+from jobs.services.whatif_runs import whatif_claim
 from jobs.signals import changed
 from tests.factories import NOW, make_cast
 from tests.market import make_whatif
