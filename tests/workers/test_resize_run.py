@@ -41,7 +41,7 @@ def until(condition: Callable[[], Any], what: str, *, but: str = "") -> None:
         turn(but=but)
         return condition()
 
-    wait_until(look, within_s=100, what=what, every_s=0.2)
+    wait_until(look, within_s=100, what=what, every_s=0.5)
 
 
 def newest(job: Job) -> Attempt:
