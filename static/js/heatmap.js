@@ -10,6 +10,7 @@ const DRAW_MS = 500;
 const REFETCH_MS = 2000;
 const QUIET_MS = 10_000;
 const STALE_MS = 60_000;
+const HARDNESS_MS = 10_000; // deltas carry no hardness; the rules measure it every few steps
 const OVER = ["succeeded", "failed", "cancelled", "draft"];
 
 class Heatmap {
@@ -324,6 +325,7 @@ class Heatmap {
     const status = this.cells?.doc.status ?? this.card.dataset.status;
     const old = Date.now() - this.heardAt;
     const waits = status !== "running" || !this.cells?.bins;
+    if (!waits && this.choice.value === "hardness" && Date.now() - this.fetchedAt > HARDNESS_MS) this.refetch();
     this.part.charts.classList.toggle("is-stale", !waits && old > STALE_MS);
     if (waits) showBadge("live", "Live", "Changes appear by themselves.");
     else if (old > QUIET_MS) showBadge("warn", `Data ${age(old)} old`, "The trainer has sent nothing since.");
