@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from drf_spectacular.helpers import forced_singular_serializer
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -19,7 +20,7 @@ class Costs(Door):
     serializer_class = shape.LedgerShape
     pagination_class = None
 
-    @extend_schema(parameters=[shape.PeriodInput], responses=shape.LedgerShape, filters=False)
+    @extend_schema(parameters=[shape.PeriodInput], responses=forced_singular_serializer(shape.LedgerShape), filters=False)
     def list(self, request: Request) -> Response:
         """Sums of the period; machines that run on count up to now."""
         asked = shape.PeriodInput(data=request.query_params)
