@@ -23,6 +23,7 @@ from jobs.selectors.windows import MAX_CELLS, Window, window_of
 
 ORDERS = ("category", "worst", "hardness", "index")
 MIN_BINS = 60  # rather fewer rows than fewer bins
+MAX_ROWS = MAX_CELLS // MIN_BINS  # of one answer; more come in pages
 LATEST_STEPS = 0.02  # the latest loss of a shard is its mean over this share of the steps shown, at least one bin
 
 
@@ -77,15 +78,14 @@ def heatmap(
     Raises `Invalid` for an unknown order or shard.
     """
     shards = _rows(job, keys, search)
-    most = max(1, MAX_CELLS // MIN_BINS)
     window = window_of(
-        job, since=since, until=until, bins=bins, rows=min(len(shards), most), attempt=attempt, width=width
+        job, since=since, until=until, bins=bins, rows=min(len(shards), MAX_ROWS), attempt=attempt, width=width
     )
     num = max((s.index for s in shards), default=-1) + 1
     grid = grid_shards(window.segments, start=window.start, width=window.width, num_bins=window.num_bins, num=num)
     latest = latest_of(grid, window)
     shards = _ordered(shards, latest, order)
-    rows = shards[offset : offset + most]
+    rows = shards[offset : offset + MAX_ROWS]
     index = np.array([s.index for s in rows], np.int64)
     planes = {name: values[:, index].T for name, values in grid.items()}
     mean = mean_of(planes)

@@ -7,6 +7,7 @@ import json
 import pytest
 from django.utils import timezone
 
+from jobs.selectors.heatmap import heatmap
 from jobs.services.report_form import report_parse
 from jobs.services.reports import report_add
 from tests.factories import make_job
@@ -28,3 +29,11 @@ def test_a_frame_too_large_for_a_socket_asks_the_browser_to_fetch(num_shards: in
     assert frame is not None
     assert json.loads(frame)["type"] == kind
     assert len(frame) <= MAX_BYTES < 64 * 1024
+
+
+def test_sockets_and_rest_agree_on_the_width_however_many_shards_there_are() -> None:
+    job = make_job(status="queued", num_shards=1_600)
+    attempt, _ = make_live_attempt(job)
+    points = [(s, "shard_000", 1.0, 1) for s in range(0, 600, 5)]
+    report_add(attempt=attempt, batch=report_parse(json.dumps(report(points=points)).encode()), now=timezone.now())
+    assert DeltaSource(job.pk).begin()["width"] == heatmap(job).window.width

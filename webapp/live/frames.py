@@ -15,7 +15,7 @@ from django.db.models import Min
 from jobs.models import Job, JobShard, Report
 from jobs.selectors.branches import Segment
 from jobs.selectors.grids import grid_shards, grid_workers, mean_of
-from jobs.selectors.heatmap import digits_of, scale_of, tokens_of
+from jobs.selectors.heatmap import MAX_ROWS, digits_of, scale_of, tokens_of
 from jobs.selectors.windows import Window, window_of
 from webapp.api.heatmap_forms import encode, rounded, sparse, tokens_listed
 
@@ -64,7 +64,7 @@ class DeltaSource:
     def _look(self) -> tuple[Job, Window]:
         job = Job.objects.get(pk=self.job_id)
         num = JobShard.objects.filter(job=job).count()
-        window = window_of(job, bins=BINS, rows=num)
+        window = window_of(job, bins=BINS, rows=min(num, MAX_ROWS))  # as REST does
         self.width = window.width
         self.heads = [(s.attempt_id, s.start) for s in window.segments]
         return job, window
