@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Numbers kept per policy for the charts of single windows.
 MAX_TIMELINE = 6_000
+# The optimum's plan is kept for the first windows only: each is solved again.
+MAX_OPTIMA = 4
 
 
 def problem_of(numbers: Mapping[str, Any], series: Series) -> tuple[Job, Market, IntArray]:
@@ -91,8 +93,17 @@ def timelines_of(result: ReplayResult) -> dict[str, Any]:
             name: {"spot": r.n_spot[:num].tolist(), "on_demand": r.n_on_demand[:num].tolist()}
             for name, r in result.policies.items()
         },
+        "clairvoyant": [_optimum(result, window) for window in windows[:MAX_OPTIMA]],
         "selector": selector_of(result),
     }
+
+
+def _optimum(result: ReplayResult, window: slice) -> dict[str, Any]:
+    """What the optimum held in one window; the replay keeps its money only."""
+    from forecasting.clairvoyant import clairvoyant
+
+    best = clairvoyant(result.job, result.market.availability[window], result.market.price[window])
+    return {"spot": best.n_spot.tolist(), "on_demand": best.n_on_demand.tolist(), "finish_slot": best.finish_slot}
 
 
 def selector_of(result: ReplayResult) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Replay {
       this.again();
     });
     this.choice("[data-whatif-window]", this.timelines.starts.map((start, i) => [i, `${i + 1}, from ${this.begin(i) ?? `slot ${start}`}`]), (value) => { this.window = Number(value); });
-    this.choice("[data-whatif-policy]", this.order.map((name) => [name, name]), (value) => { this.policy = value; });
+    this.choice("[data-whatif-policy]", [...this.order, ...(this.timelines.clairvoyant ? ["Clairvoyant"] : [])].map((name) => [name, name]), (value) => { this.policy = value; });
   }
 
   choice(where, options, take) {
@@ -61,17 +61,21 @@ class Replay {
     };
   }
 
+  // What was held in a window; null for the optimum in windows beyond those it is kept for.
   held(name, i = this.window) {
+    if (name === "Clairvoyant") {
+      const best = this.timelines.clairvoyant?.[i];
+      return best ? { spot: best.spot, onDemand: best.on_demand, end: best.finish_slot } : null;
+    }
     const policy = this.timelines.policies[name];
-    return { spot: policy.spot[i], onDemand: policy.on_demand[i] };
+    return { spot: policy.spot[i], onDemand: policy.on_demand[i], end: this.result.policies[name].finish_slot[i] };
   }
 
   moneyOf(name) {
-    const { spot, onDemand } = this.held(name);
+    const { spot, onDemand, end } = this.held(name);
     const price = this.timelines.price[this.window];
-    const end = this.result.policies[name].finish_slot[this.window] ?? spot.length;
     let sum = 0;
-    return spot.slice(0, end).map((n, t) => (sum += n * price[t] + onDemand[t] * this.timelines.on_demand_price));
+    return spot.slice(0, end ?? spot.length).map((n, t) => (sum += n * price[t] + onDemand[t] * this.timelines.on_demand_price));
   }
 
   spent(c) {
@@ -80,6 +84,10 @@ class Replay {
       const money = this.moneyOf(name);
       return { x: money.map((_, t) => t + 1), y: money, name, mode: "lines", line: { color: colours[i % colours.length], width: 1.75, dash: DASHES[i % DASHES.length] }, hovertemplate: "%{y:.4~g} USD" };
     });
+    if (this.held("Clairvoyant")) {
+      const money = this.moneyOf("Clairvoyant");
+      data.push({ x: money.map((_, t) => t + 1), y: money, name: "Clairvoyant", mode: "lines", line: { color: c.ink, width: 1, dash: "dot" }, hovertemplate: "%{y:.4~g} USD" });
+    }
     const label = document.querySelector("[data-whatif-window-name]");
     if (label) label.textContent = `window ${this.window + 1}, from ${this.begin(this.window) ?? `slot ${this.timelines.starts[this.window]}`}`;
     return { data, layout: layout(c, { xaxis: axis(c, { title: heading(c, "slot"), rangemode: "tozero" }), yaxis: axis(c, { title: heading(c, "USD"), rangemode: "tozero" }), shapes: [this.due(c)] }) };
@@ -91,7 +99,11 @@ class Replay {
   }
 
   timeline(c) {
-    const { spot, onDemand } = this.held(this.policy);
+    const held = this.held(this.policy);
+    const kept = this.timelines.clairvoyant?.length;
+    const note = held ? [] : [{ text: `The optimum's plan is kept for the first ${kept} windows`, x: 0.5, y: 0.7, xref: "paper", yref: "paper", showarrow: false, font: { size: 12, color: c.ink_3 } }];
+    const none = this.timelines.price[this.window].map(() => 0);
+    const { spot, onDemand } = held ?? { spot: none, onDemand: none };
     const x = spot.map((_, t) => t + 0.5);
     const bar = (y, name, colour) => ({ type: "bar", x, y, name, marker: { color: colour, line: { width: 0 } }, hovertemplate: `%{y} ${name}` });
     const there = { x: spot.map((_, t) => t), y: this.timelines.availability[this.window], name: "spot there", mode: "lines", line: { color: c.ink_3, width: 1, dash: "dot", shape: "hv" }, hovertemplate: "%{y} there" };
@@ -99,7 +111,7 @@ class Replay {
     return {
       data: [bar(spot, "spot", c.fwd_2), bar(onDemand, "on-demand", c.fwd), there, price],
       layout: layout(c, {
-        barmode: "stack", bargap: 0,
+        barmode: "stack", bargap: 0, annotations: note,
         xaxis: axis(c, { title: heading(c, "slot"), anchor: "y2", range: [0, spot.length], showgrid: false }),
         yaxis: axis(c, { domain: [0.34, 1], title: heading(c, "GPUs"), rangemode: "tozero" }),
         yaxis2: axis(c, { domain: [0, 0.24], title: heading(c, "USD per slot"), nticks: 3, tickformat: ".3~g" }),

@@ -67,7 +67,10 @@ def test_from_the_market_to_a_result_that_a_colleague_opens(site: Site, monkeypa
     worker.join(10)
     page.click("text=The timeline as a table")
     assert page.locator("[data-whatif-numbers] tbody tr").count() == 36
-    page.select_option("[data-whatif-policy]", "OnDemandOnly")
+    for policy in ("OnDemandOnly", "Clairvoyant"):
+        page.select_option("[data-whatif-policy]", policy)
+    page.select_option("[data-whatif-window]", "11")
+    page.wait_for_selector("text=The optimum's plan is kept for the first 4 windows")
     colleague, their_errors = site.page()
     sign_in(colleague, site.url, cast.viewer.email)
     colleague.goto(page.url)

@@ -54,6 +54,10 @@ def test_the_result_is_that_of_the_library_on_the_stored_trace() -> None:
     there = row.timelines["availability"][0]
     assert all(n <= a for n, a in zip(held, there, strict=True))
     assert row.num_done == row.num_parts > 0
+    best = row.timelines["clairvoyant"][0]
+    paid = sum(n * p for n, p in zip(best["spot"], row.timelines["price"][0], strict=True))
+    paid += sum(best["on_demand"]) * row.timelines["on_demand_price"]
+    assert paid == pytest.approx(row.result["clairvoyant"]["cost"][0])
     learnt = row.timelines["selector"]
     assert [round(sum(weights), 3) for weights in learnt["weights"]] == [1.0] * (len(starts) + 1)
     assert learnt["regret"] <= learnt["bound"]
