@@ -260,10 +260,10 @@ def test_lora_trains_the_adapters_only_and_resumes(
 def test_exported_weights_are_the_weights_in_training_and_two_are_kept(folder: Path) -> None:
     found = run(2, base_config(folder, export_every=2))[0]
     exports = sorted((folder / "snapshots" / "export").iterdir())
-    assert [path.name for path in exports] == ["step-000006", "step-000008"]
+    assert (len(exports), exports[-1].name) == (2, "step-000008")
     (loaded,) = run_world(1, load_export, exports[1], folder=folder)
     assert loaded["eos"] == "</s>"
     assert np.array_equal(loaded["weights"], found["weights"])
     statuses = [item["status"] for item in found["snapshots"] if item["kind"] == "weights"]
-    assert statuses.count("complete") == 4
-    assert statuses.count("deleted") == 2
+    # One that comes due while the one before is still being written is left out; the last never is.
+    assert statuses.count("complete") - statuses.count("deleted") == 2

@@ -6,6 +6,7 @@ import datetime as dt
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,7 @@ from workers.watch import attempts_watch
 pytestmark = pytest.mark.django_db
 Runs = Callable[[list[str]], None]
 SLEEP = "import time; time.sleep(60)"
+STUBBORN = f"import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('stubborn', flush=True)\n{SLEEP}"
 
 
 def say_hello(attempt: Attempt) -> None:
@@ -38,6 +40,12 @@ def rank_pid(attempt: Attempt, rank: int = 0) -> int:
         return workers[rank].pid if len(workers) > rank and workers[rank].alive else None
 
     return int(wait_until(pid, within_s=20, what=f"rank {rank} lives") or 0)
+
+
+def stubborn(attempt: Attempt) -> None:
+    """Wait until the rank no longer heeds SIGTERM."""
+    log = Path(attempt.run_dir) / "logs" / "rank-0.log"
+    wait_until(lambda: log.exists() and "stubborn" in log.read_text(), within_s=20, what="the rank ignores SIGTERM")
 
 
 def test_a_run_that_ended_while_the_server_was_away_has_succeeded_and_is_not_started_again(runs: Runs) -> None:
@@ -141,11 +149,11 @@ def test_one_run_that_cannot_be_looked_at_does_not_hide_the_others(runs: Runs) -
 
 
 def test_a_stop_that_a_run_ignores_ends_in_sigkill(runs: Runs) -> None:
-    runs(script("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP))
+    runs(script(STUBBORN))
     job = make_filled_job()
     attempt = launched(job)
     say_hello(attempt)
-    rank_pid(attempt)
+    stubborn(attempt)
     job.refresh_from_db()
     job_cancel(job=job, now=NOW, actor=SYSTEM)
     stop = command_of(job, "stop")
@@ -155,12 +163,12 @@ def test_a_stop_that_a_run_ignores_ends_in_sigkill(runs: Runs) -> None:
 
 
 def test_a_slow_end_does_not_keep_the_worker_from_what_is_urgent(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs(script("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP))
+    runs(script(STUBBORN))
     monkeypatch.setattr(stop_module, "LOOK_S", 0.2)
     job = make_filled_job()
     attempt = launched(job)
     say_hello(attempt)
-    rank_pid(attempt)
+    stubborn(attempt)
     job.refresh_from_db()
     job_cancel(job=job, now=NOW, actor=SYSTEM)
     stop = command_of(job, "stop")
