@@ -17,6 +17,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate.utils import DistributedType
 from torch import nn
 from transformers import Trainer
 
@@ -99,6 +100,12 @@ class BidirectionalMixin(_Base):
             raise ValueError(
                 "gradient_accumulation_steps must be 1: micro-batches follow from global_batch and micro_batch"
             )
+        if self.accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
+            raise ValueError(
+                "BidirectionalTrainer keeps the whole model on each worker and exchanges gradients itself: leave fsdp and "
+                "deepspeed out of the arguments"
+            )
+        args._n_gpu = min(args.n_gpu, 1)  # a process has one device; nn.DataParallel would split micro-batches
         args.logging_nan_inf_filter = False  # the filter would show a clean curve over a ruined run
 
     # -- begin and end ------------------------------------------------------------------------------------------------

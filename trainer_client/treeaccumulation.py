@@ -96,10 +96,14 @@ class TreeAccumulation:
 
 
 class SliceExchange:
-    """One step's exchange of nodes; `layout[r]` are those of rank r. Every rank sends the buckets in the same order."""
+    """One step's exchange of nodes; `layout[r]` are those of rank r. Every rank sends the buckets in the same order.
+
+    Slices go straight from rank to rank: at two ranks that costs less than an all_reduce of the same gradient.
+    """
 
     def __init__(self, num_leaves: int, layout: list[list[Node]], rank: int, flat: FlatBuffers) -> None:
         self._num_leaves, self._layout, self._rank, self._flat = num_leaves, layout, rank, flat
+        self._tag = 0
 
     def send(
         self, bucket: buckets.Bucket, own: Sequence[list[torch.Tensor]], like: torch.Tensor
@@ -113,16 +117,35 @@ class SliceExchange:
             bucket.pack(own[0], outgoing)
         else:
             self._interleave(bucket, own, outgoing.view(world, len(own), size) if own else outgoing, size)
+        to_rank = list(outgoing.split(len(own) * size)) if own else [outgoing] * world
         counts = [len(nodes) * size for nodes in self._layout]
+        counts[self._rank] = 0  # what stays here needs no way
         incoming = self._flat.take(sum(counts), like)
-        work = dist.all_to_all_single(incoming, outgoing, counts, [len(own) * size] * world, async_op=True)
+        from_rank = list(incoming.split(counts))
+        arrived = self._swap(to_rank, from_rank)
 
         def finish() -> Callable[[], torch.Tensor]:
-            work.wait()
-            self._flat.give_back(outgoing)
-            return self._share(incoming, size)
+            arrived()
+            from_rank[self._rank] = to_rank[self._rank]
+            return self._share(from_rank, size, (outgoing, incoming))
 
         return finish
+
+    def _swap(self, to_rank: Sequence[torch.Tensor], from_rank: Sequence[torch.Tensor]) -> Callable[[], None]:
+        """Begin to send and to receive what is not empty; the returned function waits."""
+        self._tag += 1
+        others = [rank for rank in range(len(self._layout)) if rank != self._rank]
+        orders = [dist.P2POp(dist.isend, to_rank[rank], rank, tag=self._tag) for rank in others if len(to_rank[rank])]
+        orders += [
+            dist.P2POp(dist.irecv, from_rank[rank], rank, tag=self._tag) for rank in others if len(from_rank[rank])
+        ]
+        under_way = dist.batch_isend_irecv(orders) if orders else []
+
+        def arrived() -> None:
+            for work in under_way:
+                work.wait()
+
+        return arrived
 
     def _interleave(
         self, bucket: buckets.Bucket, own: Sequence[list[torch.Tensor]], outgoing: torch.Tensor, size: int
@@ -134,19 +157,23 @@ class SliceExchange:
             outgoing[:, at] = whole.view(-1, size)
             self._flat.give_back(whole)
 
-    def _share(self, incoming: torch.Tensor, size: int) -> Callable[[], torch.Tensor]:
-        """Finish the tree over the nodes of all ranks for this slice, and gather."""
+    def _share(
+        self, by_rank: Sequence[torch.Tensor], size: int, spent: tuple[torch.Tensor, ...]
+    ) -> Callable[[], torch.Tensor]:
+        """Finish the tree over the nodes of all ranks for this slice, and gather. `spent`: buffers that are free then."""
         tree: TreeSum[torch.Tensor] = TreeSum(self._num_leaves, lambda left, right: left.add_(right))
-        nodes = [node for held in self._layout for node in held]
-        for node, part in zip(nodes, incoming.split(size), strict=True):
-            tree.put(node, part)
-        whole = self._flat.take(len(self._layout) * size, incoming)
-        mine = tree.root()
-        work = dist.all_gather(list(whole.split(size)), mine, async_op=True)
+        for nodes, parts in zip(self._layout, by_rank, strict=True):
+            for node, part in zip(nodes, parts.split(size), strict=False):  # an empty tensor splits into one empty part
+                tree.put(node, part)
+        whole = self._flat.take(len(self._layout) * size, by_rank[0])
+        slices = list(whole.split(size))
+        slices[self._rank].copy_(tree.root())
+        arrived = self._swap([slices[self._rank]] * len(slices), slices)
 
         def gathered() -> torch.Tensor:
-            work.wait()
-            self._flat.give_back(incoming)
+            arrived()
+            for flat in spent:
+                self._flat.give_back(flat)
             return whole
 
         return gathered
