@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from tests.trainer.worlds import run_world
 from trainer_client.fit import FitSettings, gib_per_gpu, main, memory, placements, report
 from trainer_client.loss import sample_losses
 from trainer_client.models import DTYPES, add_lora
@@ -132,6 +134,45 @@ def test_parameters_are_counted_exactly(name: str) -> None:
         adapted = add_lora(model, 8, 8)
         trained = sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
     assert counted.lora_parameters(8) == trained
+
+
+SLICED = LLAMA | {"hidden_size": 192, "intermediate_size": 512, "num_attention_heads": 6, "num_key_value_heads": 6}
+
+
+def sliced_bytes(settings: FitSettings) -> int:
+    """On one rank: the most bytes of tensors in a step of a model that FSDP slices."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
+
+    class SlicedBytes(LiveBytes):
+        """FSDP empties storages that it keeps, so each is asked for its size every time."""
+
+        def count(self, tensor: torch.Tensor) -> None:
+            if not isinstance(tensor, DTensor):
+                self._seen[tensor.untyped_storage()] = 0
+                self.most = max(self.most, sum(storage.nbytes() for storage in list(self._seen)))
+
+    fields, mesh = dict(SLICED), init_device_mesh("cpu", (2,))
+    model: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(fields.pop("model_type"), **fields))
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer, live = torch.optim.AdamW(model.parameters(), foreach=False), SlicedBytes()
+    _step(model, optimizer, settings)
+    with live:
+        for tensor in tree_iter([list(model.parameters()), list(optimizer.state.values())]):
+            live.count(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
+        _step(model, optimizer, settings)
+    return live.most
+
+
+def test_slices_of_two_real_ranks_take_what_the_formula_says(tmp_path: Path) -> None:
+    own = FitSettings(2, 1, 64)
+    found = run_world(2, sliced_bytes, own, folder=tmp_path)
+    settings = FitSettings(4, 1, 64)
+    expected = memory(ModelShape.from_config(SLICED), settings, num_workers=2, parallel="fsdp").total
+    assert found == [pytest.approx(expected, rel=0.15)] * 2
 
 
 SEVEN_B = {
