@@ -1,19 +1,6 @@
-"""How much memory a run needs on each GPU, and which worlds fit: `python -m trainer_client.fit --model … --gpu-gib 80`.
+"""Which worlds hold a run, and with which micro-batch: `python -m trainer_client.fit --model … --gpu-gib 80`.
 
-Pure arithmetic, without torch. Legend: b samples of a micro-batch, s tokens of a sample, e bytes of an element (4 or 2), and the
-dimensions of `modelshape`.
-
-What stays: weights, and of what is trained a gradient and the moments of the optimizer (AdamW two, SGD none). What comes
-and goes: activations kept for the backward pass, counted tensor by tensor as in Korthikanti et al., *Reducing Activation
-Recomputation in Large Transformer Models* (2022), section 4, for layers with RMSNorm, rotary positions, a fused attention
-kernel (no s x s matrix is kept) and a gated feed-forward layer:
-
-* each norm: input, normalised input, output = 3 bsh; rotated q, k, v and the output of attention = bsd(2a + 2k);
-  feed-forward: gate, silu(gate), up and their product = 4 bsf;
-* with recomputation (gradient checkpointing) one input bsh for each layer, and all of one layer at a time;
-* logits: 12 bsV bytes: at the turn from forward to backward three arrays of V float32 numbers for each token are alive.
-
-FSDP divides what stays by the world; embeddings and two layers are whole for a while.
+Pure arithmetic over `fit_memory`, where the formulas and their source are.
 """
 
 from __future__ import annotations
@@ -25,49 +12,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trainer_client.fit_memory import ELEMENT_BYTES, MOMENTS, FitSettings, Memory, memory, trained_parameters
 from trainer_client.modelshape import ModelShape, shape_of
 
-ELEMENT_BYTES = {"fp32": 4, "bf16": 2}
-MOMENTS = {"adamw": 2, "sgd": 0}
 PARALLEL = ("ddp", "fsdp")
-BUCKET_BYTES, NUM_BUCKETS = 16 * 1024 * 1024, 3  # in which gradients travel between ranks
 GPU_BASE_GIB = 1.0  # the driver's context and the libraries' workspaces
 GPU_USABLE = 0.95  # the rest goes to fragments
 GIB = 2**30
-
-
-@dataclass(frozen=True, slots=True)
-class FitSettings:
-    """What decides about memory beside the model. `lora`: rank of adapters on all linear maps, 0 trains all weights."""
-
-    global_batch: int = 16
-    micro_batch: int = 8
-    seq_len: int = 256
-    precision: str = "fp32"
-    optimizer: str = "adamw"
-    lora: int = 0
-    recompute: bool = False
-
-    def __post_init__(self) -> None:
-        for name, known in (("precision", ELEMENT_BYTES), ("optimizer", MOMENTS)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be {' or '.join(known)}, not {getattr(self, name)!r}")
-        for name in ("global_batch", "micro_batch", "seq_len"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes on one GPU at the highest moment of a step."""
-
-    weights: int
-    gradients: int
-    optimizer: int
-    activations: int
-    logits: int
-    exchange: int
-    total: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,100 +30,6 @@ class Placement:
     micro_batch: int
     num_accumulation: int
     gib_per_gpu: float
-
-
-def memory(shape: ModelShape, settings: FitSettings, *, num_workers: int = 1, parallel: str = "ddp") -> Memory:
-    """Bytes on each GPU of a world. `num_workers` matters for FSDP, and for whether gradients have to travel."""
-    e = ELEMENT_BYTES[settings.precision]
-    trained, trained_e = _trained(shape, settings)
-    weights, gradients = shape.num_parameters * e + (trained * trained_e if settings.lora else 0), trained * trained_e
-    optimizer = MOMENTS[settings.optimizer] * gradients
-    exchange = _exchange(shape, settings, gradients) if num_workers > 1 else 0
-    if parallel == "fsdp":
-        weights, gradients, optimizer = (-(-part // num_workers) for part in (weights, gradients, optimizer))
-        exchange = _gathered(shape, settings) if num_workers > 1 else 0
-    activations, logits = _activations(shape, settings), _logits(shape, settings)
-    passing = activations + logits
-    if settings.recompute:  # the logits have gone when the first layer is computed again
-        passing -= min(logits, _tokens(settings) * _layer_bytes(shape, settings))
-    total = weights + optimizer + exchange + _peak(shape, settings, num_workers, gradients, passing)
-    return Memory(weights, gradients, optimizer, activations, logits, exchange, total)
-
-
-def _trained(shape: ModelShape, settings: FitSettings) -> tuple[int, int]:
-    """Parameters that are trained and the bytes of one; adapters are kept in float32."""
-    if settings.lora:
-        return shape.lora_parameters(settings.lora), 4
-    return shape.num_parameters, ELEMENT_BYTES[settings.precision]
-
-
-def _peak(shape: ModelShape, settings: FitSettings, num_workers: int, gradients: int, passing: int) -> int:
-    """Gradients are all there from the second micro-batch on; in the first they grow while activations go."""
-    several = settings.global_batch > num_workers * settings.micro_batch
-    embedding = 0 if settings.lora else shape.embedding_parameters * ELEMENT_BYTES[settings.precision]
-    if several:
-        return gradients + max(passing, embedding)
-    return max(passing, gradients + embedding)  # tied or not, one more gradient of the embedding is added up at the end
-
-
-def _activations(shape: ModelShape, settings: FitSettings) -> int:
-    tokens = _tokens(settings)
-    layer = tokens * _layer_bytes(shape, settings)
-    e = ELEMENT_BYTES[settings.precision]
-    last_norm = tokens * shape.hidden * ((3 * e if e == 4 else 8) if not settings.lora else 4)
-    if settings.recompute:
-        return shape.num_layers * tokens * shape.hidden * e + layer + last_norm
-    return shape.num_layers * layer + last_norm
-
-
-def _tokens(settings: FitSettings) -> int:
-    return settings.micro_batch * settings.seq_len
-
-
-def _layer_bytes(shape: ModelShape, settings: FitSettings) -> int:
-    """Kept for the backward pass by one layer for each token."""
-    h, f, e = shape.hidden, shape.intermediate, ELEMENT_BYTES[settings.precision]
-    heads, kv_heads = shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
-    attention = 2 * (heads + kv_heads) * e + 4 * shape.num_heads  # q, k, v, output; the logarithm of each head's sum
-    feed_forward = 4 * f * e
-    norms = 2 * 3 * h * e if e == 4 else 2 * h * (4 + 2 + 2)  # float32 inside
-    if shape.normed_heads:
-        norms += (heads + kv_heads) * (2 * e if e == 4 else 4 + 2)
-    if settings.lora:
-        return attention + feed_forward + norms + _lora_bytes(shape, settings)
-    return attention + feed_forward + norms
-
-
-def _lora_bytes(shape: ModelShape, settings: FitSettings) -> int:
-    """More (or less) than without adapters: their inner values; in bf16 a float32 copy of each one's input."""
-    h, f, rank = shape.hidden, shape.intermediate, settings.lora
-    inner = 7 * rank * 4
-    if settings.precision == "fp32":
-        return inner - 2 * h * 4  # a frozen norm weight keeps no normalised input
-    heads = shape.num_heads * shape.head_size
-    copies = 4 * (5 * h + heads + f)  # q, k, v, gate, up; o; down
-    return inner + copies - 2 * h * (2 + 2) - f * 2
-
-
-def _logits(shape: ModelShape, settings: FitSettings) -> int:
-    return 12 * _tokens(settings) * shape.vocab
-
-
-def _exchange(shape: ModelShape, settings: FitSettings, gradients: int) -> int:
-    """Buffers in which gradients travel; a matrix larger than one has a buffer of its own."""
-    e = ELEMENT_BYTES[settings.precision]
-    largest = max(shape.embedding_parameters, shape.hidden * shape.intermediate) * e
-    largest = settings.lora * max(shape.hidden, shape.intermediate) * 4 if settings.lora else largest
-    return min(
-        gradients, largest + (NUM_BUCKETS - 1) * BUCKET_BYTES if largest > BUCKET_BYTES else NUM_BUCKETS * BUCKET_BYTES
-    )
-
-
-def _gathered(shape: ModelShape, settings: FitSettings) -> int:
-    """Whole for a while under FSDP: what is in no layer, two layers, and the gradients of one of them."""
-    e = ELEMENT_BYTES[settings.precision]
-    gradients = 0 if settings.lora else max(shape.layer_parameters, shape.outer_parameters) * e
-    return (shape.outer_parameters + 2 * shape.layer_parameters) * e + gradients
 
 
 def gib_per_gpu(found: Memory) -> float:
@@ -218,7 +75,7 @@ def report(shape: ModelShape, settings: FitSettings, *, gpu_gib: float, max_work
     needs = memory(shape, settings)
     return {
         "num_parameters": shape.num_parameters,
-        "num_trained_parameters": _trained(shape, settings)[0],
+        "num_trained_parameters": trained_parameters(shape, settings)[0],
         "gpu_gib": gpu_gib,
         "needs_gib_per_gpu": round(gib_per_gpu(needs), 3),
         "gib_by_part": {name: round(size / GIB, 3) for name, size in asdict(needs).items()},

@@ -7,7 +7,8 @@ from typing import Any
 
 from django.conf import settings
 
-from trainer_client.fit import FitSettings, Placement, gib_per_gpu, memory, placement, placements
+from trainer_client.fit import Placement, gib_per_gpu, placement, placements
+from trainer_client.fit_memory import FitSettings, memory
 from trainer_client.modelshape import ModelShape, shape_of
 
 MAX_WORLDS = 64

@@ -14,7 +14,8 @@ from torch.utils._pytree import tree_iter
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.trainer.worlds import run_world
-from trainer_client.fit import FitSettings, gib_per_gpu, main, memory, placements, report
+from trainer_client.fit import gib_per_gpu, main, placements, report
+from trainer_client.fit_memory import FitSettings, memory
 from trainer_client.loss import sample_losses
 from trainer_client.models import DTYPES, add_lora
 from trainer_client.modelshape import ModelShape, shape_of
