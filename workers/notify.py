@@ -19,9 +19,11 @@ import structlog
 from django.conf import settings
 from django.db import close_old_connections
 from django.utils import timezone
+from dramatiq.middleware import TimeLimitExceeded
 
 from jobs.models import Event, Notification
 from jobs.services.notifications import (
+    WAITS_S,
     notification_claim,
     notification_failed,
     notification_sent,
@@ -34,8 +36,11 @@ from workers.periodic import once_per_slot
 
 logger = structlog.get_logger(__name__)
 
-TIMEOUT_S = 8.0
+TIMEOUT_S = 8.0  # for each word of the receiver
+TIME_LIMIT_S = 30  # for all of them
 GONE = 410  # the receiver asks not to be told again
+MAX_TRIES = len(WAITS_S) + 1
+PLAIN_POSTS = ("json", "jsons", "xml", "xmls", "form", "forms")  # webhooks by another name
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,9 @@ def tick() -> None:
         send.send(notification_id)
 
 
-@dramatiq.actor(broker=broker, queue_name="high", priority=10, max_retries=0, time_limit=30_000, max_age=60_000)
+@dramatiq.actor(
+    broker=broker, queue_name="high", priority=10, max_retries=0, time_limit=1000 * TIME_LIMIT_S, max_age=60_000
+)
 def send(notification_id: int) -> None:
     """Try one notification."""
     close_old_connections()
@@ -73,7 +80,7 @@ def notification_try(notification_id: int, *, now: dt.datetime) -> None:
     if row is None:
         return
     begun = time.monotonic()
-    answer = by_webhook(row) if row.target.form == "webhook" else by_apprise(row)
+    answer = tried(row)
     took_s = time.monotonic() - begun
     now += dt.timedelta(seconds=took_s)
     if answer.error:
@@ -83,6 +90,16 @@ def notification_try(notification_id: int, *, now: dt.datetime) -> None:
         )
     else:
         notification_sent(notification=row, now=now, took_s=took_s, status_code=answer.status_code)
+
+
+def tried(row: Notification) -> Answer:
+    """One try. One that is cut off, or that its worker did not survive, counts: or it would be tried every minute for ever."""
+    if row.num_tries > MAX_TRIES:
+        return Answer(f"{MAX_TRIES} tries ended without an answer", permanent=True)
+    try:
+        return by_webhook(row) if row.target.form == "webhook" else by_apprise(row)
+    except TimeLimitExceeded:
+        return Answer(f"no answer within {TIME_LIMIT_S} s")
 
 
 def by_webhook(row: Notification) -> Answer:
@@ -122,6 +139,7 @@ def address_refused(address: str) -> str:
         return ""  # the request itself will say so, and it may come back
     for text in found:
         ip = ipaddress.ip_address(str(text).split("%")[0])
+        ip = getattr(ip, "ipv4_mapped", None) or ip  # ::ffff:169.254.169.254 is the same machine
         if ip.is_link_local or ip.is_multicast or ip.is_unspecified:
             return f"{host} is {ip}: webhooks do not go to link-local, multicast or unspecified addresses"
     return ""
@@ -131,6 +149,8 @@ def by_apprise(row: Notification) -> Answer:
     """A line of text through apprise."""
     import apprise
 
+    if urlsplit(row.target.address).scheme in PLAIN_POSTS and (refusal := address_refused(row.target.address)):
+        return Answer(refusal, permanent=True)
     service = apprise.Apprise()
     if not service.add(row.target.address):
         return Answer("apprise does not know this address; see its list of services", permanent=True)

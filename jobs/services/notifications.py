@@ -62,8 +62,7 @@ def target_check(*, form: str, address: str, kinds: list[str]) -> None:
     errors: dict[str, list[str]] = {}
     if form not in FORMS:
         errors["form"] = [f"One of {', '.join(FORMS)}."]
-    parts = urlsplit(address)
-    if form == "webhook" and (parts.scheme not in ("http", "https") or not parts.hostname):
+    if form == "webhook" and not _is_web(address):
         errors["address"] = ["An http or https address, as https://hooks.example.org/counterflow."]
     if form == "apprise" and not re.match(r"[a-z0-9]+://.", address):
         errors["address"] = ["An apprise address, as mailto://user:password@example.org or slack://…"]
@@ -73,6 +72,15 @@ def target_check(*, form: str, address: str, kinds: list[str]) -> None:
         errors["kinds"] = ["Choose at least one kind of event."]
     if errors:
         raise Invalid("This target cannot be kept.", fields=errors)
+
+
+def _is_web(address: str) -> bool:
+    """Whether it is an http or https address with a host and, if any, a port that there can be."""
+    try:
+        parts = urlsplit(address)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a bracket that is not closed, a port beyond 65535
+        return False
 
 
 @transaction.atomic

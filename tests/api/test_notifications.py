@@ -42,3 +42,17 @@ def test_kinds_and_address_are_checked_by_name():
     answer = client.post(URL, HOOK | {"address": "javascript:x", "kinds": ["Not A Kind"]}, format="json")
     assert answer.status_code == 400
     assert set(answer.json()["fields"]) == {"address", "kinds"}
+
+
+@pytest.mark.parametrize("address", ["https://[", "https://host:99999/", "https://host:0/"])
+def test_an_address_that_cannot_be_read_is_refused_at_its_field(address: str):
+    cast = make_cast()
+    answer = client_for(cast.team, cast.admin, "admin").post(URL, HOOK | {"address": address}, format="json")
+    assert (answer.status_code, list(answer.json()["fields"])) == (400, ["address"])
+
+
+def test_an_apprise_address_shows_its_service_only_since_the_host_may_be_the_key():
+    cast = make_cast()
+    client = client_for(cast.team, cast.admin, "admin")
+    client.post(URL, HOOK | {"form": "apprise", "address": "pbul://s3cretkey"}, format="json")
+    assert client_for(cast.team, cast.viewer, "read").get(URL).json()["results"][0]["address"] == "pbul://…"

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from django.utils import timezone
+from dramatiq.middleware import TimeLimitExceeded
 
 from jobs.models import Event, Notification, NotificationTarget
 from jobs.services.events import SYSTEM
@@ -191,10 +192,66 @@ def test_other_teams_events_go_nowhere(receiver: Receiver):
 
 
 @pytest.mark.parametrize(
-    "address", ["http://169.254.169.254/latest/meta-data/", "http://[fe80::1]/", "http://0.0.0.0/"]
+    "address",
+    [
+        "http://169.254.169.254/latest/meta-data/",
+        "http://[fe80::1]/",
+        "http://0.0.0.0/",
+        "http://[::ffff:169.254.169.254]/",
+    ],
 )
 def test_a_webhook_does_not_fetch_a_cloud_machines_keys(address: str):
     assert "link-local" in address_refused(address)
+
+
+def test_a_webhook_that_apprise_posts_does_not_fetch_them_either():
+    job = make_job(status="running")
+    address = "json://169.254.169.254/latest/meta-data/"
+    target_create(
+        team=job.team,
+        name="json",
+        form="apprise",
+        address=address,
+        kinds=["decision.*"],
+        now=timezone.now(),
+        actor=SYSTEM,
+    )
+    make_decision(job, now=timezone.now())
+    told(timezone.now())
+    row = Notification.objects.get()
+    assert (row.state, "link-local" in row.error) == ("given up", True)
+
+
+def test_a_try_that_is_cut_off_waits_like_any_other_that_failed(receiver: Receiver, monkeypatch):
+    job = make_job(status="running")
+    target(receiver, team=job.team)
+    make_decision(job, now=timezone.now())
+
+    def cut(*_: Any, **__: Any) -> None:
+        raise TimeLimitExceeded
+
+    monkeypatch.setattr("workers.notify.httpx.stream", cut)
+    now = timezone.now()
+    told(now)
+    row = Notification.objects.get()
+    assert (row.error, row.num_tries) == ("no answer within 30 s", 1)
+    assert row.due_at is not None
+    assert row.due_at - now < dt.timedelta(seconds=WAITS_S[0] + 3)
+
+
+def test_what_no_worker_survives_is_given_up_too(receiver: Receiver):
+    job = make_job(status="running")
+    target(receiver, team=job.team)
+    make_decision(job, now=timezone.now())
+    now = timezone.now()
+    notifications_plan(now=now)
+    (number,) = notifications_due(now=now)
+    for _ in range(len(WAITS_S) + 1):  # claimed, and then the worker is killed
+        assert notification_claim(notification_id=number, now=now) is not None
+        now += dt.timedelta(minutes=2)
+    told(now)
+    assert Notification.objects.get().state == "given up"
+    assert receiver.got == []
 
 
 def test_apprise_carries_the_text(receiver: Receiver):

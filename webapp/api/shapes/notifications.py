@@ -12,7 +12,10 @@ from webapp.api.shapes.fields import Input, RowShape
 
 
 def address_shown(target: NotificationTarget) -> str:
-    """An address without what may be secret in it: user, password, path and query."""
+    """An address without what may be secret in it: user, password, path and query; for apprise, where many a service takes
+    its key in the host's place (`pbul://KEY`, `slack://A/B/C`), the service only."""
+    if target.form == "apprise":
+        return f"{target.address.partition(':')[0]}://…"
     parts = urlsplit(target.address)
     return f"{parts.scheme}://{parts.hostname or ''}/…"
 
@@ -21,7 +24,7 @@ class TargetShape(RowShape):
     team = serializers.UUIDField(source="team.uuid", read_only=True)
     name = serializers.CharField()
     form = serializers.ChoiceField(choices=FORMS)
-    address = serializers.SerializerMethodField(help_text="Scheme and host only")
+    address = serializers.SerializerMethodField(help_text="Scheme and host only; for apprise the scheme")
     kinds = serializers.ListField(child=serializers.CharField())
     enabled = serializers.BooleanField()
     last_sent_at = serializers.DateTimeField(allow_null=True)
