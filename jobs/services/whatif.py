@@ -39,6 +39,9 @@ def whatif_create(
 
     Raises `Invalid` with the field that is at fault, `LimitReached` when too many of the team wait.
     """
+    if job is not None and job.team_id != team.pk:  # or its name would be read by a team that is not its own
+        fault = f"It belongs to another team than {team.name}; leave the team out, or the job."
+        raise Invalid("The job is another team's.", fields={"job": [fault]})
     numbers = {**DEFAULTS, **numbers}
     _check(numbers, policies, series)
     if WhatIf.objects.filter(team=team, status__in=("queued", "running")).count() >= MAX_WAITING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import datetime as dt
 import re
 import tempfile
@@ -11,17 +12,22 @@ from pathlib import Path
 from forecasting.feeds import generic
 from forecasting.feeds.history import series_of
 from forecasting.feeds.quarantine import screen
+from forecasting.feeds.rows import Batch
 from forecasting.generator import DEMO_ZONES, demo_market, generate
 from forecasting.series import Series, load_traces
 from jobs.errors import Invalid
 from jobs.models import Offer
-from jobs.replay_numbers import MAX_N
+from jobs.replay_numbers import MAX_N, MAX_TICKS
 from jobs.replays import with_prices
 from jobs.selectors.market import offer_series
 
 MAX_BYTES = 4 * 2**20  # read while the person waits: a price history takes two seconds a megabyte
 PAST = dt.timedelta(days=30)
 MAX_DAYS = 90
+GRID_S = 300.0  # of series that a map of columns makes
+MAX_GRID_TICKS = 10 * MAX_TICKS  # of all of them
+# What importers stumble over in a file that is not what its first bytes suggest, or that spans more time than memory holds.
+_NOT_OF_THE_FORM = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, csv.Error)
 
 
 def trace_of_offer(*, offer: Offer, now: dt.datetime, past: dt.timedelta = PAST) -> Series:
@@ -69,10 +75,19 @@ def _read(text: str, name: str, field: str) -> dict[str, Series]:
         path.write_text(text, encoding="utf-8")
         try:
             found = load_traces(path)
-        except (ValueError, OverflowError) as error:
+        except ValueError as error:
             fault = str(error).replace(str(path), name).replace(f"{path.parent.name}/{path.stem}", name)
             raise Invalid(fault, fields={field: [fault]}) from error
+        except _NOT_OF_THE_FORM as error:
+            raise _unlike_its_form(name, field, error) from error
     return found
+
+
+def _unlike_its_form(name: str, field: str, error: BaseException) -> Invalid:
+    fault = (
+        f"{name} begins like a known format but cannot be read as one ({error}); docs/forecasters.md says what is read."
+    )
+    return Invalid(fault, fields={field: [fault]})
 
 
 def _mapped(text: str, columns: str, field: str) -> dict[str, Series]:
@@ -82,11 +97,23 @@ def _mapped(text: str, columns: str, field: str) -> dict[str, Series]:
         batch = screen(generic.read_csv(text, {ours.strip(): theirs for ours, _, theirs in pairs}))
     except ValueError as error:
         raise Invalid(str(error), fields={f"{field}_columns": [str(error)]}) from error
+    except csv.Error as error:
+        raise _unlike_its_form("The file", field, error) from error
     if not batch.observations:
         first = batch.quarantine[0] if batch.quarantine else None
         fault = f"No row can be used; {first.where}: {first.reason}." if first else "The file has no rows."
         raise Invalid(fault, fields={field: [fault]})
-    return {key.label: series for key, series in series_of(batch).items()}
+    _check_span(batch, field)
+    return {key.label: series for key, series in series_of(batch, gap_s=GRID_S).items()}
+
+
+def _check_span(batch: Batch, field: str) -> None:
+    """Raise `Invalid` before memory is taken for every tick of every series; all end with the newest row."""
+    moments = [row.at_s for row in batch.observations]
+    days, num = (max(moments) - min(moments)) / 86_400, len({row.key for row in batch.observations})
+    if num * days * 86_400 / GRID_S > MAX_GRID_TICKS:
+        fault = f"{num} series over {days:,.0f} days are too much at once; take a shorter time or fewer offers."
+        raise Invalid(fault, fields={field: [fault]})
 
 
 def trace_joined(*, series: Series, prices: Series | None) -> Series:

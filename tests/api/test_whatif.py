@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from jobs.errors import Invalid
 from jobs.models import WhatIf
-from jobs.services.whatif import MAX_WAITING
+from jobs.services.whatif import MAX_WAITING, whatif_create
 from jobs.services.whatif_runs import whatif_claim
+from jobs.services.whatif_traces import trace_generated
 from tests.api.http import client_for, strict
-from tests.factories import make_cast
+from tests.factories import make_cast, make_job
 from tests.market import NUMBERS, make_market, make_whatif
 from workers.whatif import whatif_compute
 
@@ -112,3 +114,41 @@ def test_offers_feeds_and_refused_rows_can_be_read_by_any_member() -> None:
     approver = client_for(cast.team, cast.approver)
     assert strict(approver.post(confirm, {}, format="json"))["level_confirmed_at"] is not None
     assert json.loads(approver.get("/api/v1/events/?kind=offer").content)["results"][0]["kind"] == "offer.confirmed"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"metadata": [1], "data": [1, 2]}',
+        '{"metadata": {"gap_seconds": {}}, "data": [1, 2]}',
+        "0,1\n60," + "x" * 200_000 + "\n",
+    ],
+    ids=["brackets", "list", "mapping", "long field"],
+)
+def test_a_file_unlike_the_form_that_it_begins_with_is_refused_at_its_field(text: str) -> None:
+    cast = make_cast()
+    body = {"trace": text, "trace_name": "a.csv", "numbers": NUMBERS, "policies": ["SpotFirst"]}
+    answer = client_for(cast.team, cast.operator).post(URL, body, format="json")
+    assert answer.status_code == 400, answer.content
+    assert "a.csv begins like a known format" in strict(answer)["fields"]["trace"][0]
+
+
+def test_a_table_over_thousands_of_years_is_refused_before_it_takes_memory() -> None:
+    cast = make_cast()
+    text = "at,count\n1900-01-01T00:00:00Z,1\n9000-01-01T00:00:00Z,2\n"
+    columns = "at=at,availability=count"
+    body = {"trace": text, "trace_columns": columns, "numbers": NUMBERS, "policies": ["SpotFirst"]}
+    answer = client_for(cast.team, cast.operator).post(URL, body, format="json")
+    assert (answer.status_code, "take a shorter time" in answer.content.decode()) == (400, True)
+
+
+def test_a_job_of_one_team_does_not_stand_in_a_what_if_of_another() -> None:
+    cast, other = make_cast(), make_cast()
+    series = trace_generated(zone="us-west-2a", days=12, seed=3, capacity=4)
+    with pytest.raises(Invalid, match="another team's"):
+        whatif_create(
+            team=other.team, user=other.operator, series=series, source="generated", numbers=NUMBERS, policies=["SpotFirst"],
+            now=timezone.now(), job=make_job(cast.team),
+        )  # fmt: skip
+    assert not WhatIf.objects.exists()

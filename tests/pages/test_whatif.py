@@ -19,6 +19,7 @@ from jobs.services.market import quotes_import
 from jobs.services.whatif_runs import whatif_claim
 from tests.factories import Cast, make_cast
 from tests.pages.world import signed_in, small_world
+from webapp.pages.whatif_view import dated
 from workers.whatif import whatif_compute
 
 pytestmark = pytest.mark.django_db
@@ -191,3 +192,9 @@ def test_an_offer_of_the_market_is_replayed_with_its_own_prices() -> None:
     row = computed(started(cast, source="offer", offer=str(offer.uuid)))
     assert row.offer == offer
     assert len({price for window in row.timelines["price"] for price in window}) > 1
+
+
+def test_a_trace_that_begins_in_no_year_of_the_calendar_is_shown_without_a_clock() -> None:
+    timelines = {"start_s": 1e300, "starts": [0, 4], "slot_s": 1800.0}
+    assert dated(timelines) == timelines
+    assert dated({**timelines, "start_s": 1_700_000_000.0})["begins"][0].startswith("2023-11-14")

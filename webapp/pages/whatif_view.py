@@ -58,4 +58,7 @@ def dated(timelines: dict[str, Any]) -> dict[str, Any]:
     if not timelines or not timelines.get("start_s"):
         return timelines
     begins = [timelines["start_s"] + start * timelines["slot_s"] for start in timelines["starts"]]
-    return {**timelines, "begins": [local(dt.datetime.fromtimestamp(at, dt.UTC)) for at in begins]}
+    try:
+        return {**timelines, "begins": [local(dt.datetime.fromtimestamp(at, dt.UTC)) for at in begins]}
+    except (OverflowError, ValueError):  # a file may begin in any year that a number can name
+        return timelines
