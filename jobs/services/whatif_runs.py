@@ -6,6 +6,7 @@ import datetime as dt
 import secrets
 from typing import Any
 
+from django.db import transaction
 from django.db.models import F
 
 from jobs.errors import StaleWrite
@@ -20,6 +21,14 @@ MAX_TRIES = 3
 
 def whatif_claim(*, whatif_id: int, now: dt.datetime, lease: dt.timedelta = LEASE) -> WhatIf | None:
     """Take one for work, or None if it is not to be had. One runs at a time: commands of jobs need the other workers."""
+    with transaction.atomic():
+        # Whoever takes one waits here for the other: two that looked at the same moment would both see nobody at work.
+        unfinished = WhatIf.objects.filter(status__in=("queued", "running")).order_by("pk")
+        list(unfinished.select_for_update().values_list("pk", flat=True))
+        return _claim(whatif_id, now, lease)
+
+
+def _claim(whatif_id: int, now: dt.datetime, lease: dt.timedelta) -> WhatIf | None:
     row = WhatIf.objects.select_related("team", "job").filter(pk=whatif_id, status="queued").first()
     if row is None or WhatIf.objects.filter(status="running", lease_until__gt=now).exists():
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from jobs.services.events import SYSTEM
 from jobs.services.whatif import whatif_cancel, whatif_series
 from jobs.services.whatif_runs import whatif_claim
 from jobs.signals import changed
+from tests.api.together import together
 from tests.factories import NOW, make_cast
 from tests.market import make_whatif
 from workers import whatif as workers
@@ -155,3 +157,12 @@ def test_what_was_never_rung_for_is_found_by_the_sweep(bell: list[int]) -> None:
     workers.whatifs_sweep(now=timezone.now())
     workers.whatifs_sweep(now=timezone.now())
     assert bell == [row.pk], "not at every tick"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_workers_that_hear_of_different_what_ifs_at_the_same_moment_take_one_of_them() -> None:
+    cast = make_cast()
+    rows = [make_whatif(cast, now=timezone.now()) for _ in range(8)]
+    claimed = together([partial(whatif_claim, whatif_id=row.pk, now=timezone.now()) for row in rows])
+    assert sum(row is not None for row in claimed) == 1
+    assert WhatIf.objects.filter(status="running").count() == 1
