@@ -124,6 +124,8 @@ def refusal(reply: httpx.Response) -> str:
     try:
         problem = reply.json()
     except ValueError:
+        problem = None
+    if not isinstance(problem, dict):  # not ours: a proxy on the way, or another program at that address
         return f"The server answered {reply.status_code} {reply.reason_phrase}."
     lines = [str(problem.get("detail") or problem.get("title") or f"The server answered {reply.status_code}.")]
     for name, messages in (problem.get("fields") or {}).items():

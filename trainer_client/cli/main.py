@@ -11,6 +11,7 @@ from typing import Any
 
 from trainer_client.cli import decisions, jobs
 from trainer_client.cli.connection import CommandError, Connection, Login, login_write
+from trainer_client.cli.tables import plain
 
 
 def main(words: list[str] | None = None) -> int:
@@ -25,9 +26,9 @@ def main(words: list[str] | None = None) -> int:
             jobs.logs(Connection(Login.found()), options)
         else:
             answer, text = options.run(Connection(Login.found()), options)
-            print(json.dumps(answer, indent=1, ensure_ascii=False) if options.json else text)
+            print(json.dumps(answer, indent=1, ensure_ascii=False) if options.json else plain(text))
     except CommandError as error:
-        print(f"counterflow: {error}", file=sys.stderr)
+        print(f"counterflow: {plain(str(error))}", file=sys.stderr)
         return error.status
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -21,6 +21,11 @@ def _text(cell: Any) -> str:
     return "-" if cell is None or cell == "" else str(cell).replace("\n", " ")
 
 
+def plain(text: str) -> str:
+    """Names and reasons are other people's: what would steer the terminal is shown as a blank."""
+    return "".join(char if char.isprintable() or char == "\n" else " " for char in text)
+
+
 def when(instant: str | None) -> str | None:
     """An instant of the API in local time, to the minute."""
     if not instant:
