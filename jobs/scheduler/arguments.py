@@ -10,7 +10,8 @@ def edit_errors(proposed: dict[str, Any], allowed: dict[str, Any], edits: dict[s
     """What is wrong with the edits, by name; going back to what was proposed is always right."""
     errors: dict[str, list[str]] = {}
     for name, value in edits.items():
-        if name in proposed and value == proposed[name]:
+        as_proposed = name in proposed and value == proposed[name]
+        if as_proposed and not (isinstance(value, float) and isinstance(proposed[name], int)):
             continue
         if (problem := out_of_range(allowed.get(name), value)) is not None:
             errors[name] = [problem]
@@ -25,16 +26,17 @@ def out_of_range(allowed: Any, value: Any) -> str | None:
         return None if value in allowed else "One of " + ", ".join(str(a) for a in allowed) + "."
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return "Give a number."
-    if allowed.get("integer") and value != int(value):
-        return "Give a whole number."
+    if allowed.get("integer") and not isinstance(value, int):  # 4.0 would be refused when it is carried out
+        return "Give a whole number, written without a point."
     if not allowed["min"] <= value <= allowed["max"]:
         return f"From {allowed['min']} to {allowed['max']}."
     return None
 
 
 def price_with(price_usd: float, proposed: dict[str, Any], args: dict[str, Any]) -> float:
-    """The price with edited arguments: in proportion to the number of samples."""
-    before, after = proposed.get("count"), args.get("count")
+    """The price with edited arguments: in proportion to the number of samples, or of workers."""
+    name = "count" if "count" in proposed else "num_workers"
+    before, after = proposed.get(name), args.get(name)
     if not isinstance(before, int | float) or not isinstance(after, int | float) or before <= 0:
         return price_usd
     return price_usd * after / before

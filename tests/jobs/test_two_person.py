@@ -4,7 +4,7 @@ import datetime as dt
 
 import pytest
 
-from jobs.errors import AlreadyAnswered, Conflict
+from jobs.errors import AlreadyAnswered, Conflict, Invalid
 from jobs.models import Command, Decision, Event
 from jobs.services.approvals import decision_approve, decision_reject
 from jobs.services.decisions import decisions_sweep
@@ -162,3 +162,30 @@ def test_cheap_decisions_need_one_and_an_edit_that_makes_them_costly_needs_two(c
     dear = make_decision(job, subject="shard:shard_001")
     decision_approve(decision=dear, user=cast.approver, args={"count": 500}, now=LATER)  # $0.25
     assert status_of(dear) == "proposed"
+
+
+def test_more_workers_than_proposed_cost_more_so_that_two_approve_them(cast, job):
+    cast.team.two_person_from_usd = 5
+    cast.team.save()
+    allowed = {"num_workers": {"min": 1, "max": 64, "integer": True}}
+    decision = make_decision(
+        job,
+        kind="resize",
+        subject="deadline",
+        args={"action": "resize", "num_workers": 4},
+        allowed=allowed,
+        price_usd=1.0,
+    )
+    decision_approve(decision=decision, user=cast.approver, args={"num_workers": 64}, now=LATER)
+    assert status_of(decision) == "proposed"
+
+
+@pytest.mark.parametrize("wanted", [4.0, 5.0])
+def test_a_whole_number_with_a_point_is_refused_before_it_is_approved(cast, job, wanted):
+    allowed = {"num_workers": {"min": 1, "max": 64, "integer": True}}
+    decision = make_decision(
+        job, kind="resize", subject="deadline", args={"action": "resize", "num_workers": 4}, allowed=allowed
+    )
+    with pytest.raises(Invalid) as refusal:
+        decision_approve(decision=decision, user=cast.approver, args={"num_workers": wanted}, now=LATER)
+    assert "without a point" in refusal.value.extra["fields"]["num_workers"][0]
