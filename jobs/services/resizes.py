@@ -11,7 +11,7 @@ import datetime as dt
 from django.db import transaction
 
 from jobs.errors import Conflict, Invalid
-from jobs.models import Attempt, Command, Directive, Job
+from jobs.models import Attempt, Command, Directive, Event, Job
 from jobs.services.commands import command_issue, command_note, command_ring
 from jobs.services.directives import directive_issue
 from jobs.services.events import SYSTEM, TRAINER, Actor, event_append
@@ -104,7 +104,10 @@ def resize_take_back(*, command: Command) -> None:
 
 
 def resize_done(*, command: Command, heir: Attempt, proof: str, took_s: float, now: dt.datetime) -> None:
-    """Say how it went, once."""
+    """Say how it went, once, also where the worker that said it was killed before it could close the command."""
+    told = Event.objects.filter(job=command.job, kind="job.resized", data__command=str(command.uuid))
+    if told.exists():
+        return
     words = {
         "equal": "it loaded exactly what was saved",
         "none": "it names no snapshot or no digest, so nothing was compared",
@@ -112,7 +115,7 @@ def resize_done(*, command: Command, heir: Attempt, proof: str, took_s: float, n
     text = f"{command.job.name} trains on {heir.world_size} workers, {took_s:.1f} s after the last ones left; {words[proof]}."
     event_append(
         team=command.job.team, job=command.job, kind="job.resized", subject=command.job, now=now, actor=TRAINER, text=text,
-        data={"attempt": str(heir.uuid), "proof": proof, "took_s": round(took_s, 3)},
+        data={"command": str(command.uuid), "attempt": str(heir.uuid), "proof": proof, "took_s": round(took_s, 3)},
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from django.utils import timezone
 from jobs.models import Attempt, Command, Directive, Event, Instance, Job
 from jobs.services.attempts import attempt_start
 from jobs.services.directives import directive_acknowledge
-from jobs.services.resizes import job_resize
+from jobs.services.resizes import job_resize, resize_done
 from jobs.services.snapshots import snapshot_note
 from tests.factories import NOW
 from tests.workers.world import command_of, ended, launched, make_filled_job, order, script
@@ -95,6 +95,8 @@ def test_the_old_machines_are_released_when_the_new_workers_hold_what_was_saved(
     assert (given.result["attempt"], given.result["proof"]) == (str(heir.uuid), "equal")
     assert Instance.objects.get(attempt=attempt).status == "terminated"
     assert "it loaded exactly what was saved" in Event.objects.get(kind="job.resized").text
+    resize_done(command=given, heir=heir, proof="equal", took_s=1.0, now=timezone.now())  # as after a kill in between
+    assert Event.objects.filter(kind="job.resized").count() == 1
 
 
 def test_a_failed_proof_keeps_the_old_machines_and_the_next_start_leaves_that_snapshot_out(runs: Runs) -> None:
