@@ -3,7 +3,8 @@
 Both are addressed below the attempt and take its ingest token, so a script needs two environment variables and no code:
 
 * `KUBEFLOW_TRAINER_SERVER_URL`, `KUBEFLOW_TRAINER_SERVER_TOKEN` (a file): any `transformers.Trainer` reports by itself;
-* `MLFLOW_TRACKING_URI`, `MLFLOW_TRACKING_TOKEN`: `mlflow.log_metric(...)` and whatever is built on it.
+* `MLFLOW_TRACKING_URI`, `MLFLOW_TRACKING_TOKEN`: `mlflow.log_metrics(...)` and whatever is built on it. What
+  belongs to one step comes in one call: of a second call for a step that was reported nothing is stored.
 
 The loss of the whole run is stored as shard `all`; an MLflow metric `loss/SHARD` is the loss of that shard of the job.
 """
