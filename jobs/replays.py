@@ -12,7 +12,7 @@ import numpy as np
 
 from forecasting.problem import Job
 from forecasting.series import Series
-from jobs.replay_numbers import MAX_TICKS
+from jobs.replay_numbers import LIMITS, MAX_TICKS
 
 if TYPE_CHECKING:
     from forecasting.problem import IntArray
@@ -60,7 +60,9 @@ def _prices(numbers: Mapping[str, Any], slots: Series) -> Any:
     """Price per hour or slot (as `price_per` says); a trace's own prices are per hour."""
     if not numbers["own_prices"] or slots.price is None:
         return np.full(len(slots), float(numbers["spot"]))
-    own = np.asarray(slots.price, float)
+    own, most = np.asarray(slots.price, float), LIMITS["spot"][1]
+    if own.max() > most:  # sums of costs would leave what a number can hold
+        raise ValueError(f"{slots.name} has a price of {own.max():g} USD an hour; at most {most:g} are taken")
     return own if numbers["price_per"] == "hour" else own * numbers["slot_s"] / 3600
 
 

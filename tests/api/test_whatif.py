@@ -152,3 +152,11 @@ def test_a_job_of_one_team_does_not_stand_in_a_what_if_of_another() -> None:
             now=timezone.now(), job=make_job(cast.team),
         )  # fmt: skip
     assert not WhatIf.objects.exists()
+
+
+def test_prices_beyond_all_reason_are_refused_before_a_worker_fails_on_them() -> None:
+    cast = make_cast()
+    trace = json.dumps({"metadata": {"gap_seconds": 3600}, "data": [4] * 400, "prices": [1e308] * 400})
+    body = {"trace": trace, "numbers": NUMBERS, "policies": ["SpotFirst"]}
+    answer = client_for(cast.team, cast.operator).post(URL, body, format="json")
+    assert (answer.status_code, "at most 1e+06 are taken" in answer.content.decode()) == (400, True)
