@@ -126,7 +126,9 @@ def parser() -> argparse.ArgumentParser:
         help="equal bits after a resume with as many workers, or with any number",
     )
     add("--async_snapshots", action="store_true", help="copy the state in memory and write it while training goes on")
-    add("--snapshot_url", default="", help="fsspec address for snapshots, such as s3://bucket/job (default: the folder)")
+    add(
+        "--snapshot_url", default="", help="fsspec address for snapshots, such as s3://bucket/job (default: the folder)"
+    )
     add("--refuse_snapshots", default="", help="names of snapshots, with commas, that are not to be resumed from")
     add("--resume", action="store_true", help="go on from the newest snapshot that verifies, if there is one")
     add("--weights", type=json.loads, default={}, help="JSON object of sampling weights, such as '{\"de_ui\": 2.0}'")
