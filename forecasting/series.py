@@ -14,6 +14,7 @@ import numpy as np
 
 # Relative slack when a length in seconds is divided by another, so that 3 * 0.1 / 0.1 counts as three.
 _SLACK = 1e-9
+MAX_TICKS = 6_000_000  # of one series: 57 years of five-minute ticks
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +151,8 @@ def step_series(
     begin = float(times[0]) if start_s is None else float(start_s)
     end = max(begin + gap_s, float(times[-1])) if end_s is None else float(end_s)
     num_ticks = max(1, int(np.floor((end - begin) / gap_s * (1 + _SLACK))))
+    if num_ticks > MAX_TICKS:
+        raise ValueError(f"{name}: {num_ticks:,} ticks of {gap_s:g} s; at most {MAX_TICKS:,}: take a part, or a longer tick")
     edges = begin + np.arange(num_ticks + 1) * gap_s
     held = np.maximum(np.searchsorted(times, edges[:-1], side="right") - 1, 0)
     after = np.maximum(np.searchsorted(times, edges[1:], side="left"), held + 1)

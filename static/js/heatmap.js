@@ -82,6 +82,7 @@ class Heatmap {
     this.cells = new Cells(doc);
     if (!this.scale && doc.scale && doc.bins > 3) this.scale = doc.scale;
     this.cells.scale = this.scale ?? doc.scale;
+    if (!this.drawnAt) this.drawSoon(); // the first picture does not wait for what stands around it
     const window = new URLSearchParams({ width: doc.width, from: doc.from, to: doc.to });
     const [times, decisions] = doc.bins
       ? await Promise.all([this.get(`workers/?${window}`).catch(() => null), this.get("marks/")])
@@ -105,7 +106,7 @@ class Heatmap {
   }
 
   async get(path) {
-    const reply = await fetch(this.api + path, { headers: { Accept: "application/json" }, credentials: "same-origin" });
+    const reply = await fetch(this.api + path); // as the page preloads it: no header of our own, or it is fetched twice
     if (!reply.ok) throw new Error(reply.status === 404 ? "you may not see this job" : `the server answered ${reply.status}`);
     return reply.json();
   }

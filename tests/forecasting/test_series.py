@@ -129,3 +129,8 @@ def test_an_unknown_file_is_refused_with_the_formats_there_are(tmp_path):
     path.write_text("hello\nworld\n")
     with pytest.raises(ValueError, match="known are JSON"):
         load_trace(path)
+
+
+def test_a_file_whose_times_span_ages_is_refused_before_memory_is_taken():
+    with pytest.raises(ValueError, match="take a part, or a longer tick"):
+        step_series("ages", np.array([0.0, 1e12]), gap_s=300.0, availability=np.array([1, 2]))
