@@ -152,7 +152,9 @@ def step_series(
     end = max(begin + gap_s, float(times[-1])) if end_s is None else float(end_s)
     num_ticks = max(1, int(np.floor((end - begin) / gap_s * (1 + _SLACK))))
     if num_ticks > MAX_TICKS:
-        raise ValueError(f"{name}: {num_ticks:,} ticks of {gap_s:g} s; at most {MAX_TICKS:,}: take a part, or a longer tick")
+        raise ValueError(
+            f"{name}: {num_ticks:,} ticks of {gap_s:g} s; at most {MAX_TICKS:,}: take a part, or a longer tick"
+        )
     edges = begin + np.arange(num_ticks + 1) * gap_s
     held = np.maximum(np.searchsorted(times, edges[:-1], side="right") - 1, 0)
     after = np.maximum(np.searchsorted(times, edges[1:], side="left"), held + 1)

@@ -20,7 +20,9 @@ class Costs(Door):
     serializer_class = shape.LedgerShape
     pagination_class = None
 
-    @extend_schema(parameters=[shape.PeriodInput], responses=forced_singular_serializer(shape.LedgerShape), filters=False)
+    @extend_schema(
+        parameters=[shape.PeriodInput], responses=forced_singular_serializer(shape.LedgerShape), filters=False
+    )
     def list(self, request: Request) -> Response:
         """Sums of the period; machines that run on count up to now."""
         asked = shape.PeriodInput(data=request.query_params)
