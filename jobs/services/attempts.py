@@ -22,6 +22,8 @@ from jobs.services.whole_runs import WHOLE_RUN, whole_run_attach
 from jobs.states import ATTEMPT_LIVE
 
 MAX_ATTEMPTS = 5  # failed attempts after which a job is given up
+CIRCLES = 10  # attempts in a row that left at once, after which a job is given up
+AT_ONCE = dt.timedelta(minutes=1)
 TOKEN_LIFE = dt.timedelta(days=30)
 
 
@@ -139,6 +141,11 @@ def _settle_job(attempt: Attempt, outcome: str, word: dict[str, Any], now: dt.da
         job_end(job=job, to="cancelled", now=now, message=word.get("message") or "Stopped by directive.")
     elif outcome == "failed" and (failure_class := _given_up(job, word)) is not None:
         job_end(job=job, to="failed", now=now, failure_class=failure_class, message=word.get("message") or "")
+    elif _goes_in_circles(job):
+        message = (
+            f"{CIRCLES} attempts in a row left within a minute without a step; the log of the last one may say why."
+        )
+        job_end(job=job, to="failed", now=now, failure_class="user_error", message=message)
     else:
         _recover(job, now, outcome)
 
@@ -149,6 +156,18 @@ def _given_up(job: Job, word: dict[str, Any]) -> str | None:
     if not verdict.retryable:
         return verdict.failure_class
     return None if job.attempts.filter(status="failed").count() < MAX_ATTEMPTS else "controller"
+
+
+def _goes_in_circles(job: Job) -> bool:
+    """Whether every one of the newest attempts left for another at once and did nothing: the next would, too."""
+    newest = list(job.attempts.order_by("-fence")[:CIRCLES])
+    return len(newest) == CIRCLES and all(
+        attempt.status in ("resized", "preempted")
+        and attempt.last_step < attempt.start_step
+        and attempt.ended_at is not None
+        and attempt.ended_at - attempt.created_at < AT_ONCE
+        for attempt in newest
+    )
 
 
 def _recover(job: Job, now: dt.datetime, outcome: str) -> None:

@@ -1,10 +1,12 @@
 """Attempts and directives: fencing, last words, and what they do to the job."""
 
+import datetime as dt
+
 import pytest
 
 from jobs.errors import Superseded
-from jobs.models import Command, Directive, JobShard
-from jobs.services.attempts import attempt_finish, attempt_must_write
+from jobs.models import Attempt, Command, Directive, JobShard
+from jobs.services.attempts import CIRCLES, attempt_finish, attempt_must_write
 from jobs.services.directives import directive_acknowledge, directive_issue, directives_deliver
 from tests.factories import NOW, make_attempt, make_decision, make_job
 
@@ -54,6 +56,18 @@ def test_a_job_that_keeps_failing_is_given_up():
         attempt_finish(attempt=attempt, now=NOW, outcome="failed", word={})
     job.refresh_from_db()
     assert (job.status, job.failure_class) == ("failed", "controller")
+
+
+@pytest.mark.parametrize(("steps", "status"), [(0, "failed"), (1, "recovering")])
+def test_a_job_whose_attempts_leave_at_once_for_nothing_is_given_up(steps, status):
+    job = make_job(status="queued")
+    for number in range(CIRCLES):
+        attempt, _ = make_attempt(job)
+        if number == 3 and steps:
+            Attempt.objects.filter(pk=attempt.pk).update(last_step=attempt.start_step)
+        attempt_finish(attempt=attempt, now=NOW + dt.timedelta(seconds=5), outcome="resized", word={"exit_code": 80})
+        job.refresh_from_db()
+    assert job.status == status
 
 
 def test_a_directive_is_repeated_until_acknowledged():
