@@ -22,6 +22,7 @@ process, so a resumed run of three or more ranks would add in another order than
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -56,16 +57,31 @@ class SumAccumulation:
 
     def __init__(self, parameters: Sequence[tuple[str, nn.Parameter]], agreement: Agreement) -> None:
         self._parameters, self._agreement = parameters, agreement
-        self._flat = FlatBuffers()
+        self._num_left = 0  # own micro-batches to come
+        self._may_overlap = False
+        self._exchange = BucketExchange([parameter for _, parameter in parameters])
+        if agreement.world_size > 1:
+            for place, (_, parameter) in enumerate(parameters):
+                parameter.register_post_accumulate_grad_hook(functools.partial(self._added, place))
 
     def begin(self, work: StepWork, carried: Mapping[str, Piece] | None) -> None:
         """`carried`: this rank's sum so far."""
         own = (carried or {}).get(SUM, {})
         for name, parameter in self._parameters:
             parameter.grad = own[name].to(parameter, copy=True) if name in own else None
+        self._num_left = len(work.remaining[self._agreement.rank])
+        # Until the last round has begun all ranks may still leave, and what is on its way could not be called back.
+        self._may_overlap = self._num_left == work.num_rounds
+        self._exchange.begin()
 
     def take(self, index: int) -> None:
         """Autograd has added the micro-batch to parameter.grad."""
+        self._num_left -= 1
+
+    def _added(self, place: int, parameter: nn.Parameter) -> None:
+        """Autograd is done with a parameter of one micro-batch; with the last one its sum is complete."""
+        if self._may_overlap and self._num_left == 1:
+            self._exchange.complete(place)
 
     def pieces(self) -> dict[str, Piece]:
         """This rank's own sum, not exchanged yet."""
@@ -74,21 +90,81 @@ class SumAccumulation:
 
     def reduce(self) -> None:
         """Sum over ranks (collective)."""
-        if self._agreement.world_size == 1:
-            return
-        tensors = [*with_zeros(self._parameters), presence(self._parameters)]
-        under_way: deque[tuple[torch.Tensor, Any]] = deque()
-        for sent, taken in buckets.in_turn(buckets.cut(tensors)):
-            if taken is not None:
-                flat, work = under_way.popleft()
-                work.wait()
-                taken.unpack(flat, tensors)
-                self._flat.give_back(flat)
-            if sent is not None:
-                flat = self._flat.take(sent.num_elements, tensors[sent.start])
-                sent.pack(tensors, flat)
-                under_way.append((flat, dist.all_reduce(flat, async_op=True)))
-        set_gradients(self._parameters, tensors)
+        if self._agreement.world_size > 1:
+            self._exchange.finish()
+
+
+class BucketExchange:
+    """One step's sums over ranks, bucket by bucket, while the backward pass still computes the gradients of earlier layers.
+
+    Buckets are cut once, from the last parameter to the first, as a backward pass is done with them, and leave in that order on
+    every rank: the same additions in every process. DistributedDataParallel has the idea (Li et al., VLDB 2020), but cuts anew.
+    Order of calls: `begin`, `complete` for gradients that will not change any more (any order, any subset), `finish`.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self._parameters = list(reversed(parameters))
+        flags = torch.zeros(len(parameters), device=parameters[0].device)
+        self._buckets = buckets.cut([*self._parameters, flags])
+        self._bucket_of = [at for at, one in enumerate(self._buckets) for _ in range(one.stop - one.start)]
+        self._flat = FlatBuffers()
+        self.begin()
+
+    def begin(self) -> None:
+        """Nothing is complete."""
+        self._tensors: list[torch.Tensor] = [torch.empty(0)] * (len(self._parameters) + 1)
+        self._missing = [bucket.stop - bucket.start for bucket in self._buckets]
+        self._done = [False] * len(self._parameters)
+        self._num_sent = 0
+        self._under_way: deque[tuple[buckets.Bucket, torch.Tensor, Any]] = deque()
+
+    def complete(self, place: int) -> None:
+        """parameters[place].grad is this rank's sum; buckets that are full now leave."""
+        at = len(self._parameters) - 1 - place
+        assert not self._done[at], "a gradient was said to be complete twice in one step"
+        gradient = self._parameters[at].grad
+        assert gradient is not None
+        self._put(at, gradient)
+        self._done[at] = True
+        while self._num_sent < len(self._buckets) and not self._missing[self._num_sent]:
+            self._send()
+
+    def finish(self) -> None:
+        """The rest leaves, and all is taken in (collective): parameter.grad is the sum, none where nobody had one."""
+        own = [parameter.grad for parameter in self._parameters]
+        for at, gradient in enumerate(own):
+            if not self._done[at]:
+                self._put(at, torch.zeros_like(self._parameters[at]) if gradient is None else gradient)
+        flags = [0.0 if gradient is None else 1.0 for gradient in own]
+        self._put(len(own), torch.tensor(flags, device=self._parameters[0].device))
+        while self._num_sent < len(self._buckets):
+            self._send()
+        while self._under_way:
+            self._take_in()
+        counts = self._tensors[-1].tolist()
+        for parameter, gradient, count in zip(self._parameters, self._tensors[:-1], counts, strict=True):
+            parameter.grad = gradient if count else None
+        self.begin()
+
+    def _put(self, at: int, tensor: torch.Tensor) -> None:
+        self._tensors[at] = tensor
+        self._missing[self._bucket_of[at]] -= 1
+
+    def _send(self) -> None:
+        if len(self._under_way) >= buckets.IN_FLIGHT:
+            self._take_in()
+        bucket = self._buckets[self._num_sent]
+        flat = self._flat.take(bucket.num_elements, self._tensors[bucket.start])
+        bucket.pack(self._tensors, flat)
+        self._under_way.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
+        self._num_sent += 1
+
+    def _take_in(self) -> None:
+        bucket, flat, work = self._under_way.popleft()
+        work.wait()
+        with torch.no_grad():
+            bucket.unpack(flat, self._tensors)
+        self._flat.give_back(flat)
 
 
 class FlatBuffers:
