@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import functools
 
 import structlog
-from django.conf import settings
-from django.db import Error as DatabaseError
-from django.db import connection
 from django.utils import timezone
 
 import workers.commands  # noqa: F401 (fills the registry)
@@ -28,15 +23,11 @@ from jobs.services.commands import (
 from jobs.services.decisions import decision_executing
 from workers.celery_app import app
 from workers.commands.registry import HANDLERS, NotYet, Passing, Permanent, Work
+from workers.leases import lease_kept, lease_length
 
 logger = structlog.get_logger(__name__)
 
 BACKOFF_MAX = dt.timedelta(minutes=5)
-
-
-def lease_length() -> dt.timedelta:
-    """How long a silent holder keeps a command. Short: a living holder renews three times in that time."""
-    return dt.timedelta(seconds=settings.COMMAND_LEASE_S)
 
 
 def command_execute(command_id: int) -> str:
@@ -62,7 +53,7 @@ def _carry_out(command: Command) -> str:
     if command.decision is not None:
         decision_executing(decision=command.decision, now=work.now())
     try:
-        with lease_kept(command):
+        with lease_kept(functools.partial(command_renew, command=command), f"command {command.uuid}"):
             result = handler(work)
     except NotYet as wait:
         command_wait(command=command, now=work.now(), reason=str(wait), delay=wait.delay)
@@ -102,32 +93,6 @@ def _again(command: Command, error: str) -> str:
 def backoff(num_tries: int) -> dt.timedelta:
     """2, 4, 8, … s. Without jitter: a claim admits one worker only, so there is no herd to spread."""
     return min(BACKOFF_MAX, dt.timedelta(seconds=2**num_tries))
-
-
-@contextmanager
-def lease_kept(command: Command) -> Iterator[None]:
-    """Renews the claim from a thread while the body works, so that a short lease suits long work."""
-    over = threading.Event()
-    keeper = threading.Thread(target=_keep, args=(command, over), name="lease", daemon=True)
-    keeper.start()
-    try:
-        yield
-    finally:
-        over.set()
-        keeper.join(timeout=5)
-
-
-def _keep(command: Command, over: threading.Event) -> None:
-    lease = lease_length()
-    try:
-        while not over.wait(lease.total_seconds() / 3):
-            with suppress(DatabaseError):  # busy for a moment: the next renewal comes in time
-                command_renew(command=command, now=timezone.now(), lease=lease)
-    except StaleWrite:
-        logger.warning("lease_lost", command=str(command.uuid))  # closing the command will find it out too
-    finally:
-        if not connection.in_atomic_block:
-            connection.close()
 
 
 @app.task(name="workers.run_command")

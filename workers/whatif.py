@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-import threading
+import functools
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import structlog
 from celery.exceptions import SoftTimeLimitExceeded
-from django.conf import settings
 from django.db import Error as DatabaseError
-from django.db import connection
 from django.utils import timezone
 
 from jobs.errors import StaleWrite
@@ -29,17 +26,13 @@ from jobs.services.whatif_runs import (
 )
 from workers.celery_app import app
 from workers.doorbell import WHATIF_TASK, send
+from workers.leases import lease_kept, lease_length
 
 logger = structlog.get_logger(__name__)
 
 TELL_EVERY_S = 0.5
 RING_AGAIN_S = 15.0
 _rung_at: dict[int, float] = {}  # what-if id -> monotonic time of the last ring of this process
-
-
-def lease_length() -> dt.timedelta:
-    """How long a silent worker keeps a what-if."""
-    return dt.timedelta(seconds=settings.COMMAND_LEASE_S)
 
 
 @app.task(name=WHATIF_TASK)
@@ -55,7 +48,7 @@ def whatif_compute(*, row: WhatIf) -> str:
     """Replay a claimed what-if. Returns what became of it: succeeded, failed or lost (cancelled, or another's)."""
     with structlog.contextvars.bound_contextvars(whatif=str(row.uuid)):
         try:
-            with lease_kept(row):
+            with lease_kept(functools.partial(whatif_renew, row=row), f"what-if {row.uuid}"):
                 result, timelines = replayed(row)
             whatif_succeed(row=row, result=result, timelines=timelines, now=timezone.now())
         except StaleWrite:
@@ -100,32 +93,6 @@ class Teller:
         self.told_at = time.monotonic()
         with suppress(DatabaseError):  # busy for a moment: the next word on progress comes in time
             whatif_progress(row=self.row, num_done=done, num_parts=total, now=timezone.now(), lease=lease_length())
-
-
-@contextmanager
-def lease_kept(row: WhatIf) -> Iterator[None]:
-    """Renews the claim from a thread while the body computes."""
-    over = threading.Event()
-    keeper = threading.Thread(target=_keep, args=(row, over), name="whatif-lease", daemon=True)
-    keeper.start()
-    try:
-        yield
-    finally:
-        over.set()
-        keeper.join(timeout=5)
-
-
-def _keep(row: WhatIf, over: threading.Event) -> None:
-    lease = lease_length()
-    try:
-        while not over.wait(lease.total_seconds() / 3):
-            with suppress(DatabaseError):  # busy for a moment: the next renewal comes in time
-                whatif_renew(row=row, now=timezone.now(), lease=lease)
-    except StaleWrite:
-        logger.info("whatif_lease_lost")  # the next word on progress will find it out too
-    finally:
-        if not connection.in_atomic_block:
-            connection.close()
 
 
 def ring_next() -> None:
