@@ -131,7 +131,7 @@ def test_a_file_unlike_the_form_that_it_begins_with_is_refused_at_its_field(text
     body = {"trace": text, "trace_name": "a.csv", "numbers": NUMBERS, "policies": ["SpotFirst"]}
     answer = client_for(cast.team, cast.operator).post(URL, body, format="json")
     assert answer.status_code == 400, answer.content
-    assert "a.csv begins like a known format" in strict(answer)["fields"]["trace"][0]
+    assert strict(answer)["fields"]["trace"][0].startswith("a.csv")
 
 
 def test_a_table_over_thousands_of_years_is_refused_before_it_takes_memory() -> None:
