@@ -21,12 +21,10 @@ def sample_losses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Ten
     `logits` [N, T, V], `labels` [N, T] unshifted, `IGNORED` where not supervised. A sample without a supervised token has a
     sum of exactly 0 and a gradient of 0.
     """
-    targets = labels[:, 1:]
+    # The labels are moved, not the logits: a slice of those would be copied, forward and backward.
+    targets = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
     flat = F.cross_entropy(
-        logits[:, :-1].reshape(-1, logits.shape[-1]).float(),
-        targets.reshape(-1),
-        ignore_index=IGNORED,
-        reduction="none",
+        logits.reshape(-1, logits.shape[-1]).float(), targets.reshape(-1), ignore_index=IGNORED, reduction="none"
     )
     return flat.view(targets.shape).sum(dim=1), (targets != IGNORED).sum(dim=1)
 
