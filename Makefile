@@ -11,7 +11,6 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 	&& { command -v $$p; break; }; done)
 MODEL ?= tiny
 PYTEST_ARGS ?=
-PYTEST_JOBS ?= 2
 
 .PHONY: help up down status screenshots test demo check format bench docs clean venv install install-dev
 
@@ -30,8 +29,8 @@ down: ## stop what `make up` runs
 status: ## say whether it runs, and where
 	@$(PY) -m webapp.supervisor status
 
-test: install-dev ## run the test suite, in two processes (PYTEST_JOBS=0 for one)
-	@$(PY) -m pytest -n $(PYTEST_JOBS) --dist loadscope $(PYTEST_ARGS)
+test: install-dev ## run the test suite
+	@$(PY) -m pytest $(PYTEST_ARGS)
 
 demo: install ## the main job headless, from submit to report (MODEL=smollm2 for a real pretrained model)
 	@exec $(PY) manage.py demo --model $(MODEL)
