@@ -1,6 +1,5 @@
 """The one door: strangers see nothing, members by role, tokens by scope."""
 
-
 import pytest
 from django.contrib.auth.models import AnonymousUser
 from django.db.models import Model
