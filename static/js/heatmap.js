@@ -20,7 +20,7 @@ class Heatmap {
     this.api = `/api/v1/jobs/${this.job}/`;
     this.part = Object.fromEntries([...card.querySelectorAll("[data-part]")].map((p) => [p.dataset.part, p]));
     Object.assign(this, { choice: { value: "loss", order: "category", view: "chart" }, zoom: null, pick: null, scale: null });
-    Object.assign(this, { cells: null, times: null, marks: [], dirty: false, drawing: false, drawnAt: 0, fetchedAt: 0, fetching: null, again: false, heardAt: Date.now() });
+    Object.assign(this, { cells: null, times: null, marks: [], newestSeq: 0, dirty: false, drawing: false, drawnAt: 0, fetchedAt: 0, fetching: null, again: false, heardAt: Date.now() });
     this.turned = this.choice.order;
     this.finder = new Finder(this.part, () => this.turn());
     this.listen();
@@ -36,6 +36,8 @@ class Heatmap {
 
   // ---- what comes in ----
   take(frame) {
+    this.newestSeq = Math.max(this.newestSeq, frame.seq ?? 0); // also of a hello: reports may have come after our fetch
+    if (frame.type === "hello") return this.catchUp();
     if (frame.type !== "delta" && frame.type !== "refetch") return;
     this.heardAt = Date.now();
     if (document.hidden || !this.cells) return; // fetched again when somebody looks
@@ -45,6 +47,10 @@ class Heatmap {
       this.times?.apply(frame, this.cells);
       this.drawSoon();
     }
+  }
+
+  catchUp() {
+    if (this.cells && this.cells.seq < this.newestSeq) this.refetchSoon();
   }
 
   refetchSoon() {
@@ -92,6 +98,7 @@ class Heatmap {
     if (this.pick && (this.pick.row >= doc.shards.length || this.pick.bin >= doc.bins)) this.pick = null;
     this.part.csv.href = `${this.api}heatmap.csv?${query}`;
     this.drawSoon();
+    this.catchUp();
   }
 
   keepOrder(doc) {
