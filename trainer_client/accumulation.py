@@ -59,7 +59,7 @@ class SumAccumulation:
         self._parameters, self._agreement = parameters, agreement
         self._num_left = 0  # own micro-batches to come
         self._may_overlap = False
-        self._exchange = BucketExchange([parameter for _, parameter in parameters])
+        self._exchange = BucketExchange(parameters)
         if agreement.world_size > 1:
             for place, (_, parameter) in enumerate(parameters):
                 parameter.register_post_accumulate_grad_hook(functools.partial(self._added, place))
@@ -102,51 +102,41 @@ class BucketExchange:
     Order of calls: `begin`, `complete` for gradients that will not change any more (any order, any subset), `finish`.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+    def __init__(self, parameters: Sequence[tuple[str, nn.Parameter]]) -> None:
         self._parameters = list(reversed(parameters))
-        flags = torch.zeros(len(parameters), device=parameters[0].device)
-        self._buckets = buckets.cut([*self._parameters, flags])
+        self._buckets = buckets.cut([*(parameter for _, parameter in self._parameters), presence(self._parameters)])
         self._bucket_of = [at for at, one in enumerate(self._buckets) for _ in range(one.stop - one.start)]
         self._flat = FlatBuffers()
         self.begin()
 
     def begin(self) -> None:
         """Nothing is complete."""
-        self._tensors: list[torch.Tensor] = [torch.empty(0)] * (len(self._parameters) + 1)
+        self._tensors: list[Any] = [None] * (len(self._parameters) + 1)  # None: not complete
         self._missing = [bucket.stop - bucket.start for bucket in self._buckets]
-        self._done = [False] * len(self._parameters)
         self._num_sent = 0
         self._under_way: deque[tuple[buckets.Bucket, torch.Tensor, Any]] = deque()
 
     def complete(self, place: int) -> None:
         """parameters[place].grad is this rank's sum; buckets that are full now leave."""
         at = len(self._parameters) - 1 - place
-        assert not self._done[at], "a gradient was said to be complete twice in one step"
-        gradient = self._parameters[at].grad
-        assert gradient is not None
-        self._put(at, gradient)
-        self._done[at] = True
+        assert self._tensors[at] is None, "a gradient was said to be complete twice in one step"
+        self._put(at, self._parameters[at][1].grad)
         while self._num_sent < len(self._buckets) and not self._missing[self._num_sent]:
             self._send()
 
     def finish(self) -> None:
         """The rest leaves, and all is taken in (collective): parameter.grad is the sum, none where nobody had one."""
-        own = [parameter.grad for parameter in self._parameters]
-        for at, gradient in enumerate(own):
-            if not self._done[at]:
-                self._put(at, torch.zeros_like(self._parameters[at]) if gradient is None else gradient)
-        flags = [0.0 if gradient is None else 1.0 for gradient in own]
-        self._put(len(own), torch.tensor(flags, device=self._parameters[0].device))
+        for at, tensor in enumerate([*with_zeros(self._parameters), presence(self._parameters)]):
+            if self._tensors[at] is None:
+                self._put(at, tensor)
         while self._num_sent < len(self._buckets):
             self._send()
         while self._under_way:
             self._take_in()
-        counts = self._tensors[-1].tolist()
-        for parameter, gradient, count in zip(self._parameters, self._tensors[:-1], counts, strict=True):
-            parameter.grad = gradient if count else None
+        set_gradients(self._parameters, self._tensors)
         self.begin()
 
-    def _put(self, at: int, tensor: torch.Tensor) -> None:
+    def _put(self, at: int, tensor: torch.Tensor | None) -> None:
         self._tensors[at] = tensor
         self._missing[self._bucket_of[at]] -= 1
 

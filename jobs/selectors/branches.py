@@ -6,7 +6,7 @@ by naming the attempt, and not part of the surviving branch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from jobs.models import Attempt, Job
@@ -35,18 +35,20 @@ class Piece:
 
 def segments_surviving(job: Job) -> list[Segment]:
     """The surviving branch, by rising steps. An attempt counts from the moment it runs or has reported."""
-    attempts = list(
-        Attempt.objects.filter(job=job)
-        .order_by("fence")
-        .values_list("pk", "start_step", "last_step", "running_at", "planned_steps")
-    )
+    columns = ("start_step", "last_step", "running_at", "planned_steps")
+    return segments_kept(Attempt.objects.filter(job=job).order_by("fence").only(*columns))
+
+
+def segments_kept(attempts: Iterable[Attempt]) -> list[Segment]:
+    """The same from the attempts of one job, by rising fence."""
     segments: list[Segment] = []
-    for pk, start, last, running_at, planned in attempts:
-        if running_at is None and last < 0:
+    for attempt in attempts:
+        start, last = attempt.start_step, attempt.last_step
+        if attempt.running_at is None and last < 0:
             continue
         segments = [replace(s, stop=min(s.stop, start)) for s in segments if s.start < start]
         if last >= start:
-            segments.append(Segment(pk, start, last + 1, levels_of(planned)[-1]))
+            segments.append(Segment(attempt.pk, start, last + 1, levels_of(attempt.planned_steps)[-1]))
     return segments
 
 

@@ -17,6 +17,7 @@ from decimal import Decimal
 from django.db.models import Q
 
 from jobs.models import Attempt, Instance, Job, Team
+from jobs.selectors.branches import segments_kept
 
 KINDS = ("spot", "on_demand")
 PARTS = ("work", "starting", "lost", "idle")
@@ -125,21 +126,17 @@ def stretches(
 
 
 def _lost_shares(jobs: set[int]) -> dict[int, float]:
-    """Attempt -> share of its steps that a later attempt did again."""
+    """Attempt -> share of its steps that are on no surviving branch: a later attempt did them again."""
+    by_job: dict[int, list[Attempt]] = defaultdict(list)
+    for attempt in Attempt.objects.filter(job_id__in=jobs).order_by("fence"):
+        by_job[attempt.job_id].append(attempt)
     found: dict[int, float] = {}
-    attempts: dict[int, list[Attempt]] = defaultdict(list)
-    columns = ("job_id", "fence", "start_step", "last_step", "running_at")
-    for attempt in Attempt.objects.filter(job_id__in=jobs).only("pk", *columns).order_by("job_id", "-fence"):
-        attempts[attempt.job_id].append(attempt)
-    for newest_first in attempts.values():
-        kept_until: int | None = None  # steps from here on were done again
-        for attempt in newest_first:
+    for attempts in by_job.values():
+        kept = {segment.attempt_id: segment.stop - segment.start for segment in segments_kept(attempts)}
+        for attempt in attempts:
             done = attempt.last_step + 1 - attempt.start_step
-            if kept_until is not None and done > 0:
-                again = attempt.last_step + 1 - max(attempt.start_step, kept_until)
-                found[attempt.pk] = min(1.0, max(0, again) / done)
-            if attempt.running_at is not None:
-                kept_until = attempt.start_step if kept_until is None else min(kept_until, attempt.start_step)
+            if done > 0:
+                found[attempt.pk] = 1 - kept.get(attempt.pk, 0) / done
     return found
 
 

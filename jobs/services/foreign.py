@@ -17,6 +17,11 @@ from jobs.services.whole_runs import WHOLE_RUN, whole_run_attach
 _COLUMNS = ("grad_norm", "lr", "step_time_s")
 
 
+def foreign_counts(*, attempt: Attempt) -> bool:
+    """Whether a foreign tracker's numbers count: a trainer that speaks our protocol says the same steps better."""
+    return not attempt.capabilities
+
+
 def foreign_report(
     *,
     attempt: Attempt,

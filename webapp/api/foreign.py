@@ -21,7 +21,7 @@ from rest_framework.request import Request
 
 from jobs.models import Attempt
 from jobs.services.attempts import attempt_must_write
-from jobs.services.foreign import foreign_report, foreign_start
+from jobs.services.foreign import foreign_counts, foreign_report, foreign_start
 from webapp.api.foreign_forms import (
     BatchForm,
     MetricForm,
@@ -37,11 +37,6 @@ from webapp.api.trainer_door import Answer, Speaker, answer_json, attempt_of
 EXPERIMENT = "0"
 
 
-def ours_to_report(attempt: Attempt) -> bool:
-    """Whether a foreign tracker's numbers count: a trainer that speaks our protocol says the same steps better."""
-    return not attempt.capabilities
-
-
 class TrainJobStatusView(TrainerView):
     @described("Progress as Kubeflow's trainer callback sends it")
     def post(self, request: Request, attempt: uuid.UUID, name: str) -> HttpResponseBase:
@@ -52,7 +47,7 @@ class TrainJobStatusView(TrainerView):
         parts, now = status_parts(foreign_parse(StatusForm, body)), timezone.now()
         attempt = attempt_of(speaker)
         attempt_must_write(attempt=attempt)
-        if ours_to_report(attempt):
+        if foreign_counts(attempt=attempt):
             attempt = foreign_start(attempt=attempt, planned_steps=parts.planned_steps, now=now)
             if parts.step is not None:
                 foreign_report(attempt=attempt, step=parts.step, now=now, losses=parts.losses, values=parts.values)
@@ -84,7 +79,7 @@ class MlflowView(TrainerView):
 
     def metrics(self, attempt: Attempt, endpoint: str, body: bytes) -> Answer:
         attempt_must_write(attempt=attempt)
-        if not ours_to_report(attempt):
+        if not foreign_counts(attempt=attempt):
             return answer_json({})
         batch = endpoint == "runs/log-batch"
         metrics = foreign_parse(BatchForm, body).metrics if batch else [foreign_parse(MetricForm, body)]
