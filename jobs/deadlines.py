@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import os
 
 from jobs.models import Attempt, Instance, Job
 from jobs.scheduler.rules.deadline import DeadlineFacts
-from jobs.selectors.progress import newest_attempts, paces
+from jobs.selectors.progress import changeover_s, newest_attempts, paces
 from jobs.services.resizes import resize_open, worker_limits
 
-CHANGEOVER_S = 60.0  # until the job itself has shown how long a resize takes
+MIN_STEPS = 20  # of an attempt, before its pace is believed
+CHANGEOVER_S = 60.0  # until the job itself has shown how long its workers take to stand
 
 
 def deadline_facts(*, job: Job, now: dt.datetime) -> DeadlineFacts | None:
@@ -40,7 +40,7 @@ def deadline_facts(*, job: Job, now: dt.datetime) -> DeadlineFacts | None:
         step_time_s=times[0],
         step_time_fast_s=min(times),
         measured_s=measured_step_times(job=job),
-        changeover_s=measured_changeover_s(job=job) or CHANGEOVER_S,
+        changeover_s=changeover_s(job=job) or CHANGEOVER_S,
         since_resize_s=(now - attempt.running_at).total_seconds() if num_before else float("inf"),
         steps_at_size=attempt.last_step + 1 - attempt.start_step,
         usd_per_worker_hour=_price(attempt),
@@ -48,24 +48,13 @@ def deadline_facts(*, job: Job, now: dt.datetime) -> DeadlineFacts | None:
 
 
 def measured_step_times(*, job: Job) -> dict[int, float]:
-    """Workers -> seconds a step, from attempts of the job that did at least twenty steps; the newest of a size counts."""
+    """Workers -> seconds a step, from attempts of the job that did at least `MIN_STEPS`; the newest of a size counts."""
     found: dict[int, float] = {}
     for attempt in Attempt.objects.filter(job=job, running_at__isnull=False, ended_at__isnull=False).order_by("fence"):
         done = attempt.last_step + 1 - attempt.start_step
-        if attempt.ended_at and attempt.running_at and done >= 20:
+        if attempt.ended_at and attempt.running_at and done >= MIN_STEPS:
             found[attempt.world_size] = (attempt.ended_at - attempt.running_at).total_seconds() / done
     return found
-
-
-def measured_changeover_s(*, job: Job) -> float | None:
-    """Seconds between the end of an attempt that was resized and the start of the next one's training, the longest so far."""
-    attempts = list(Attempt.objects.filter(job=job).order_by("fence"))
-    gaps = [
-        (after.running_at - before.ended_at).total_seconds()
-        for before, after in itertools.pairwise(attempts)
-        if before.status == "resized" and before.ended_at and after.running_at
-    ]
-    return max(gaps, default=None)
 
 
 def _most(job: Job, high: int) -> int:

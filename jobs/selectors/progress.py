@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import median
 
 from django.db.models import Max
 
@@ -78,3 +79,10 @@ def progresses(*, jobs: Iterable[Job], now: dt.datetime) -> dict[int, Progress]:
     jobs = list(jobs)
     pace = paces(attempts=newest_attempts(jobs=jobs).values(), now=now)
     return {job.pk: progress_of(job, pace.get(job.pk, Pace()), now) for job in jobs}
+
+
+def changeover_s(*, job: Job) -> float | None:
+    """Seconds from the order of an attempt to its first report, in the middle of the job's attempts."""
+    rows = Attempt.objects.filter(job=job, running_at__isnull=False).values_list("created_at", "running_at")
+    lost = [(ran - made).total_seconds() for made, ran in rows if ran is not None and ran >= made]
+    return median(lost) if lost else None

@@ -5,17 +5,17 @@ from __future__ import annotations
 import datetime as dt
 import math
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 from django.conf import settings
 from django.db.models import QuerySet
 
 from jobs.access import Viewer, visible
-from jobs.models import Attempt, Job, Offer, Team, WhatIf
+from jobs.models import Job, Offer, Team, WhatIf
 from jobs.replay_numbers import DEFAULTS
 from jobs.selectors.costs import job_costs_usd
-from jobs.selectors.progress import newest_attempts, paces
+from jobs.selectors.progress import changeover_s, newest_attempts, paces
 
 LARGE = ("trace", "result", "timelines")
 SLOTS_WANTED = 96  # a job's remaining time is cut into about so many slots
@@ -108,10 +108,3 @@ def numbers_of_job(*, job: Job, now: dt.datetime) -> dict[str, Any]:
         spent = job_costs_usd(jobs=[job], now=now).get(job.pk, 0)
         numbers["budget"] = round(max(0.0, float(job.budget_usd) - float(spent)), 2)
     return numbers
-
-
-def changeover_s(*, job: Job) -> float | None:
-    """Seconds from the order of an attempt to its first report, in the middle of the job's attempts."""
-    rows = Attempt.objects.filter(job=job, running_at__isnull=False).values_list("created_at", "running_at")
-    lost = [(ran - made).total_seconds() for made, ran in rows if ran is not None and ran >= made]
-    return median(lost) if lost else None

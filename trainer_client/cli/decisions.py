@@ -18,7 +18,7 @@ def decision_id(connection: Connection, word: str) -> str:
     number = word.upper().removeprefix("D-")
     if not number.isdecimal():
         return word
-    found = [row for row in connection.pages("decisions/") if str(row["number"]) == number]
+    found = list(connection.pages("decisions/", number=number))
     if len(found) != 1:
         what = "no decision" if not found else "more than one decision (in several teams)"
         raise CommandError(

@@ -28,6 +28,9 @@ class DecisionFilter(filters.FilterSet):
     status = Words("status", help_text="One or several, with commas", max_length=40)
     kind = filters.CharFilter(max_length=32)
     subject = filters.CharFilter(max_length=160)
+    number = filters.NumberFilter(
+        min_value=1, max_value=2**31 - 1, decimal_places=0, help_text="As people name it: 12 of D-12"
+    )
     ordering = filters.OrderingFilter(
         fields={"created_at": "created_at", "expires_at": "expires_at", "waiting_usd_per_hour": "waiting_usd_per_hour"}
     )
