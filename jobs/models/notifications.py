@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from django.conf import settings
 from django.db import models
 
@@ -33,6 +35,15 @@ class NotificationTarget(PublicModel):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def address_shown(self) -> str:
+        """The address without what may be secret in it: user, password, path and query; for apprise, where many a service takes
+        its key in the host's place (`pbul://KEY`, `slack://A/B/C`), the service only."""
+        if self.form == "apprise":
+            return f"{self.address.partition(':')[0]}://…"
+        parts = urlsplit(self.address)
+        return f"{parts.scheme}://{parts.hostname or ''}/…"
 
 
 class Notification(PublicModel):

@@ -14,9 +14,9 @@ from django.views.decorators.http import require_POST
 
 from jobs.errors import DomainError, Invalid
 from jobs.models import Notification, NotificationTarget
+from jobs.selectors.notifications import notifications_recent, targets_of
 from jobs.services.events import Actor
 from jobs.services.notifications import notification_again, target_create, target_enable, target_remove, target_test
-from webapp.api.shapes.notifications import address_shown
 from webapp.pages.door import PageRequest, fetch_in_team, must, page
 from webapp.pages.forms.notifications import GROUPS, TargetForm
 
@@ -24,12 +24,10 @@ SHOWN = 60
 
 
 def _page(request: PageRequest, form: TargetForm | None = None, status: int = 200, **shown: Any) -> HttpResponse:
-    targets = list(NotificationTarget.objects.filter(team=request.team).select_related("created_by"))
-    log = Notification.objects.filter(target__team=request.team).select_related("target", "event")[:SHOWN]
     context = {
         "nav": "team",
-        "lines": [(t, address_shown(t), [GROUPS.get(kind, kind) for kind in t.kinds]) for t in targets],
-        "log": log,
+        "lines": [(t, [GROUPS.get(kind, kind) for kind in t.kinds]) for t in targets_of(team=request.team)],
+        "log": notifications_recent(team=request.team, limit=SHOWN),
         "form": form or TargetForm(),
     }
     return render(request, "pages/notifications.html", context | shown, status=status)

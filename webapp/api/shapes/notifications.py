@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from rest_framework import serializers
 
-from jobs.models import NotificationTarget
 from jobs.models.notifications import FORMS
 from webapp.api.shapes.fields import Input, RowShape
-
-
-def address_shown(target: NotificationTarget) -> str:
-    """An address without what may be secret in it: user, password, path and query; for apprise, where many a service takes
-    its key in the host's place (`pbul://KEY`, `slack://A/B/C`), the service only."""
-    if target.form == "apprise":
-        return f"{target.address.partition(':')[0]}://…"
-    parts = urlsplit(target.address)
-    return f"{parts.scheme}://{parts.hostname or ''}/…"
 
 
 class TargetShape(RowShape):
     team = serializers.UUIDField(source="team.uuid", read_only=True)
     name = serializers.CharField()
     form = serializers.ChoiceField(choices=FORMS)
-    address = serializers.SerializerMethodField(help_text="Scheme and host only; for apprise the scheme")
+    address = serializers.CharField(
+        source="address_shown", read_only=True, help_text="Scheme and host only; for apprise the scheme"
+    )
     kinds = serializers.ListField(child=serializers.CharField())
     enabled = serializers.BooleanField()
     last_sent_at = serializers.DateTimeField(allow_null=True)
     num_failures = serializers.IntegerField(help_text="Failed tries since the last that arrived")
-
-    def get_address(self, target: NotificationTarget) -> str:
-        return address_shown(target)
 
 
 class TargetMade(TargetShape):
