@@ -33,11 +33,12 @@ def close(app: Celery) -> None:
     product_app.set_default()
 
 
-def make_app(redis_url: str) -> Celery:
+def make_app(redis_url: str, *, prefix: str | None = None) -> Celery:
+    """An application with the product's settings whose keys in the broker begin with `prefix`, or with one of its own."""
     app = Celery(f"test-{uuid.uuid4().hex}", set_as_current=False)
     conf = celery_conf(redis_url)
     conf["broker_transport_options"] |= {
-        "global_keyprefix": f"test:{uuid.uuid4().hex}:",
+        "global_keyprefix": prefix or f"test:{uuid.uuid4().hex}:",
     }
     app.conf.update(conf, imports=(), worker_soft_shutdown_timeout=0)
     return app
@@ -45,7 +46,7 @@ def make_app(redis_url: str) -> Celery:
 
 @contextlib.contextmanager
 def worker(app: Celery, *queues: str, pool: str = "threads", concurrency: int = 2) -> Iterator[None]:
-    """A worker of `queues` in this process."""
+    """A worker of `queues` in this process, which can hold one at a time: Celery's event loop is the process's."""
     app.amqp.queues.select(queues)
     with start_worker(app, pool=pool, concurrency=concurrency, perform_ping_check=False, shutdown_timeout=20):
         yield

@@ -1,6 +1,8 @@
 """Queues as this project sets them up, against a real Redis or Valkey."""
 
 import contextlib
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -9,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery
 from django.utils import timezone
 
@@ -16,6 +19,7 @@ from jobs.models import Command
 from jobs.services.commands import command_claim, command_done, command_issue, commands_due
 from tests.factories import make_job
 from tests.ops.celery_apps import application, close, hand_out_again, in_database, make_app, register, worker
+from tests.ops.urgent_worker import STARTED
 from tests.services import EmbeddedValkey, free_port, wait_until
 from workers.broker_urls import celery_url
 from workers.celery_app import app as product_app
@@ -28,26 +32,38 @@ def app(redis_url: str) -> Iterator[Celery]:
         yield app
 
 
-def test_an_urgent_task_starts_while_control_is_busy(app: Celery) -> None:
-    busy, release, started = threading.Event(), threading.Event(), threading.Event()
+@contextlib.contextmanager
+def urgent_worker(redis_url: str, prefix: str) -> Iterator[None]:
+    command = [sys.executable, "-m", "tests.ops.urgent_worker", redis_url, prefix]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603  our own module
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def test_an_urgent_task_starts_while_control_is_busy(app: Celery, redis_url: str) -> None:
+    busy, release = threading.Event(), threading.Event()
+    prefix = app.conf.broker_transport_options["global_keyprefix"]
+    client = redis.Redis.from_url(redis_url)
 
     def prepare_data() -> None:
         busy.set()
-        release.wait(30)
-
-    def save_now() -> None:
-        started.set()
+        release.wait(60)
 
     register(app, prepare_data)
-    register(app, save_now)
-    with worker(app, "control", concurrency=1), worker(app, "urgent"):
-        for _ in range(3):
-            app.send_task("prepare_data", queue="control")
-        assert busy.wait(10)
-        app.send_task("save_now", queue="urgent")
-        in_time = started.wait(5)
-        release.set()
-    assert in_time
+    with urgent_worker(redis_url, prefix), worker(app, "control", concurrency=1):
+        try:
+            for _ in range(3):
+                app.send_task("prepare_data", queue="control")
+            assert busy.wait(10)
+            app.send_task("save_now", queue="urgent")
+            wait_until(lambda: client.exists(f"{prefix}{STARTED}"), within_s=45, what="the urgent task has run")
+            assert not release.is_set()
+        finally:
+            release.set()
+            client.close()
 
 
 @pytest.mark.django_db(transaction=True)
