@@ -6,7 +6,7 @@ from jobs.models.datasets import Dataset, Shard, ShardRevision
 from jobs.models.decisions import AUTONOMY, Approval, Decision, Rule
 from jobs.models.events import Event
 from jobs.models.hardness import HardnessRecord
-from jobs.models.instances import Instance
+from jobs.models.instances import Instance, Placement
 from jobs.models.jobs import Attempt, Job, JobShard, Worker
 from jobs.models.market import FeedGap, FeedState, MarketForecast, MarketSeriesScore, Offer, QuarantinedQuote, Quote
 from jobs.models.notifications import Notification, NotificationTarget
@@ -45,6 +45,7 @@ __all__ = [
     "NotificationTarget",
     "Offer",
     "PeriodicRun",
+    "Placement",
     "QuarantinedQuote",
     "Quote",
     "Report",

@@ -6,6 +6,7 @@ from django.db import models
 
 from jobs.models.base import StatefulModel
 from jobs.models.jobs import Attempt, Job
+from jobs.models.market import Offer
 from jobs.models.teams import Team
 
 
@@ -20,10 +21,28 @@ class Instance(StatefulModel):
     provider_id = models.CharField(max_length=200, blank=True)
     kind = models.CharField(max_length=16, default="on_demand", help_text="spot or on_demand")
     num_gpus = models.PositiveIntegerField(default=0)
-    price_usd_per_hour = models.DecimalField(max_digits=12, decimal_places=6, default=0)
+    offer = models.ForeignKey(Offer, models.SET_NULL, null=True, related_name="instances")
+    price_usd_per_hour = models.DecimalField(max_digits=12, decimal_places=6, default=0, help_text="The price in force")
+    prices = models.JSONField(
+        default=list, help_text="Prices since the start as [unix seconds, USD per hour]; empty: one"
+    )
+    notice_at = models.DateTimeField(null=True, help_text="When the provider said that it will take the machine")
+    ends_by = models.DateTimeField(null=True, help_text="When the provider takes it")
     started_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
     detail = models.TextField(blank=True)
 
     class Meta:
         ordering = ["-id"]
+
+
+class Placement(models.Model):
+    """Which machine a rank of an attempt runs on, where machines are held apart from attempts."""
+
+    instance = models.ForeignKey(Instance, models.CASCADE, related_name="placements")
+    attempt = models.ForeignKey(Attempt, models.CASCADE, related_name="placements")
+    rank = models.PositiveIntegerField()
+
+    class Meta:
+        ordering = ["attempt_id", "rank"]
+        constraints = [models.UniqueConstraint(fields=["attempt", "rank"], name="placement_rank_once")]

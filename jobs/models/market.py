@@ -82,6 +82,7 @@ class FeedState(models.Model):
         ("azure", "Azure retail prices"),
         ("csv", "CSV from a URL"),
         ("generated", "Generated market"),
+        ("simulated", "Simulated cloud"),
     ]
 
     name = models.CharField(max_length=64, unique=True)

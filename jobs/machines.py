@@ -1,0 +1,18 @@
+"""What a job says about machines that are bought and given back while it runs. Pure reads of the job file."""
+
+from __future__ import annotations
+
+from jobs.models import Job
+
+SPOT_POLICIES = ("prefer", "only", "never")  # a job that names one is planned: its machines come and go
+
+
+def spot_policy(job: Job) -> str:
+    """`prefer`, `only` or `never`; empty for a job whose size is given by hand."""
+    said = (job.config.get("resources") or {}).get("spot_policy")
+    return said if said in SPOT_POLICIES else ""
+
+
+def is_planned(job: Job) -> bool:
+    """Whether machines are bought and given back for the job by decisions."""
+    return bool(spot_policy(job))
