@@ -257,6 +257,9 @@ DEPLOYMENT = env.str("COUNTERFLOW_DEPLOYMENT", default=hashlib.sha256(SECRET_KEY
 ALLOW_JOB_COMMANDS = env.bool("COUNTERFLOW_ALLOW_JOB_COMMANDS", default=False)
 GPU_GIB = env.float("COUNTERFLOW_GPU_GIB", default=80.0)  # memory of one GPU, for plans
 LOCAL_USD_PER_HOUR = env.float("COUNTERFLOW_LOCAL_USD_PER_HOUR", default=0.0)  # price of one worker on this machine
+# The planner: a slot of its programme, and how often a planned job is looked at when nothing asks for it.
+PLAN_SLOT_S = env.float("COUNTERFLOW_PLAN_SLOT_S", default=300.0)
+PLAN_EVERY_S = env.float("COUNTERFLOW_PLAN_EVERY_S", default=300.0)
 COMMAND_LEASE_S = env.float("COUNTERFLOW_COMMAND_LEASE_S", default=20.0)
 ATTEMPT_SILENT_S = env.float("COUNTERFLOW_ATTEMPT_SILENT_S", default=1800.0)  # a living run without a report is stopped
 OPENAI_BASE_URL = env.str("COUNTERFLOW_OPENAI_BASE_URL", default="")

@@ -11,6 +11,7 @@ from jobs.models.jobs import Attempt, Job, JobShard, Worker
 from jobs.models.market import FeedGap, FeedState, MarketForecast, MarketSeriesScore, Offer, QuarantinedQuote, Quote
 from jobs.models.notifications import Notification, NotificationTarget
 from jobs.models.operations import Heartbeat, IdempotencyKey, PeriodicRun, Upload
+from jobs.models.plans import PlanPoint, PlanState
 from jobs.models.reports import Report, ShardBin, SignalState, WorkerBin
 from jobs.models.snapshots import Snapshot
 from jobs.models.teams import ROLES, SCOPES, ApiToken, Member, Team
@@ -46,6 +47,8 @@ __all__ = [
     "Offer",
     "PeriodicRun",
     "Placement",
+    "PlanPoint",
+    "PlanState",
     "QuarantinedQuote",
     "Quote",
     "Report",

@@ -22,6 +22,9 @@ class Team(PublicModel):
     two_person_from_usd = models.DecimalField(
         max_digits=12, decimal_places=2, default=0, help_text="What costs at least this is costly; 0: everything"
     )
+    max_gpus = models.PositiveIntegerField(
+        null=True, blank=True, help_text="GPUs that planned jobs of the team may hold together; none: no limit"
+    )
     forbid_own_approval = models.BooleanField(default=False, help_text="Nobody approves what they asked for")
 
     class Meta:

@@ -1,0 +1,41 @@
+"""What the planner last said of a job, and when it looks again."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from jobs.models.jobs import Job
+
+
+class PlanState(models.Model):
+    """One row per planned job: when it is due, why, and the last plan. Only `jobs/services/plans.py` writes it."""
+
+    job = models.OneToOneField(Job, models.CASCADE, related_name="plan_state")
+    due_at = models.DateTimeField(db_index=True)
+    why = models.CharField(max_length=200, blank=True, help_text="Why it is planned before its regular time")
+    planned_at = models.DateTimeField(null=True)
+    changed_at = models.DateTimeField(null=True, help_text="When the wanted numbers of machines last changed")
+    waits_for = models.CharField(max_length=200, blank=True, help_text="Why it has not what it wants, for the queue")
+    plan = models.JSONField(default=dict, help_text="The last plan: jobs/scheduler/outlook.py")
+
+    class Meta:
+        ordering = ["due_at"]
+
+
+class PlanPoint(models.Model):
+    """What an epoch saw and said of a job, thinned out as it ages: the curves of the job page."""
+
+    job = models.ForeignKey(Job, models.CASCADE, related_name="plan_points", db_index=False)
+    at = models.DateTimeField()
+    step = models.PositiveIntegerField()
+    spent_usd = models.FloatField()
+    spot = models.PositiveIntegerField(help_text="Machines held")
+    on_demand = models.PositiveIntegerField()
+    finish_at = models.DateTimeField(null=True)
+    cost_usd = models.FloatField(null=True, help_text="Expected at the end")
+    chance = models.FloatField(null=True, help_text="Of making the deadline")
+    last_safe_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["job", "at"], name="plan_point_once")]
+        ordering = ["job_id", "at"]
