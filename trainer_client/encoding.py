@@ -37,32 +37,31 @@ class Encoded:
 
 @dataclass
 class MicroBatch:
-    """`input_ids`, `labels` [N, T]; `shard` [N] indexes the mixture's names; `index` is its place in the global batch."""
+    """`fields`: what the model or the loss is given; `shard` [N] indexes the mixture's names; `index` is its place in the global
+    batch. `num_supervised` is what the loss is summed over: supervised tokens, or pairs of answers.
+    """
 
     index: int
-    input_ids: torch.Tensor
-    labels: torch.Tensor
+    fields: dict[str, Any]
     shard: np.ndarray
     num_supervised: int
 
 
-class Encoder:
-    """Tokenises samples and keeps the result; `seq_len` bounds a sample's tokens.
+class SampleEncoder:
+    """From raw samples to what a micro-batch is made of. What was encoded is kept."""
 
-    A prompt that is too long loses its beginning, so that at least half of the room stays for the response.
-    """
+    def __init__(self) -> None:
+        self._cache: OrderedDict[tuple[int, int, int], Any] = OrderedDict()
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, seq_len: int) -> None:
-        if seq_len < 2:
-            raise ValueError(f"seq_len must be at least 2, not {seq_len}")
-        self._tokenizer = tokenizer
-        self._seq_len = seq_len
-        self._bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-        self._eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-        self.pad = next(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if i is not None)
-        self._cache: OrderedDict[tuple[int, int, int], Encoded] = OrderedDict()
+    def encode(self, samples: Sequence[dict[str, Any]]) -> list[Any]:
+        """Each raw sample, encoded."""
+        raise NotImplementedError
 
-    def cached(self, keys: Sequence[tuple[int, int, int]], read: Callable[[int], dict[str, Any]]) -> list[Encoded]:
+    def collate(self, encoded: Sequence[Any]) -> tuple[dict[str, Any], int]:
+        """`fields` and `num_supervised` of a micro-batch of these."""
+        raise NotImplementedError
+
+    def cached(self, keys: Sequence[tuple[int, int, int]], read: Callable[[int], dict[str, Any]]) -> list[Any]:
         """The encoded samples `keys` [N] = (shard, revision, sample); `read(n)` gives the n-th where it is not at hand."""
         missing = {key: place for place, key in enumerate(keys) if key not in self._cache}
         for key, encoded in zip(missing, self.encode([read(place) for place in missing.values()]), strict=True):
@@ -71,6 +70,23 @@ class Encoder:
         while len(self._cache) > MAX_CACHED:
             self._cache.popitem(last=False)
         return found
+
+
+class Encoder(SampleEncoder):
+    """Tokenises samples; `seq_len` bounds a sample's tokens.
+
+    A prompt that is too long loses its beginning, so that at least half of the room stays for the response.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, seq_len: int) -> None:
+        super().__init__()
+        if seq_len < 2:
+            raise ValueError(f"seq_len must be at least 2, not {seq_len}")
+        self._tokenizer = tokenizer
+        self._seq_len = seq_len
+        self._bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+        self._eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+        self._pad = next(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if i is not None)
 
     def encode(self, samples: Sequence[dict[str, Any]]) -> list[Encoded]:
         """Raw samples, tokenised in one call (most of the time of a single one is the call)."""
@@ -98,6 +114,17 @@ class Encoder:
         prompt = prompt[-room:] if len(prompt) > room else prompt
         return Encoded(tuple([*prompt, *response][: self._seq_len]), len(prompt))
 
+    def collate(self, encoded: Sequence[Encoded]) -> tuple[dict[str, Any], int]:
+        """Right-padded `input_ids` and `labels` [N, T]; labels are `IGNORED` on prompts and padding."""
+        length = max(2, max((len(item.ids) for item in encoded), default=2))
+        input_ids = np.full((len(encoded), length), self._pad, dtype=np.int64)
+        labels = np.full((len(encoded), length), IGNORED, dtype=np.int64)
+        for row, item in enumerate(encoded):
+            input_ids[row, : len(item.ids)] = item.ids
+            labels[row, item.supervised_from : len(item.ids)] = item.ids[item.supervised_from :]
+        fields = {"input_ids": torch.from_numpy(input_ids), "labels": torch.from_numpy(labels)}
+        return fields, sum(item.num_supervised() for item in encoded)
+
 
 class BatchSource:
     """A rank's micro-batches of a step. Micro-batches are cut from the global batch, whatever the number of ranks."""
@@ -106,7 +133,7 @@ class BatchSource:
         self,
         mixture: ShardedMixture,
         shards: ShardSet,
-        encoder: Encoder,
+        encoder: SampleEncoder,
         *,
         micro_batch: int,
         transform: Transform | None = None,
@@ -126,11 +153,16 @@ class BatchSource:
         rows = [row for start, stop in bounds for row in range(start, stop)]
         encoded = dict(zip(rows, self._encoded(plan, rows), strict=True))
         return [
-            collate(index, [encoded[row] for row in range(start, stop)], plan.shard[start:stop], self.encoder.pad)
+            self.micro(index, [encoded[row] for row in range(start, stop)], plan.shard[start:stop])
             for index, (start, stop) in zip(indices, bounds, strict=True)
         ]
 
-    def _encoded(self, plan: Plan, rows: Sequence[int]) -> list[Encoded]:
+    def micro(self, index: int, encoded: Sequence[Any], shard: np.ndarray) -> MicroBatch:
+        """Encoded samples [N] that belong to `shard` [N], together."""
+        fields, num_supervised = self.encoder.collate(encoded)
+        return MicroBatch(index, fields, np.asarray(shard), num_supervised)
+
+    def _encoded(self, plan: Plan, rows: Sequence[int]) -> list[Any]:
         places = [(int(plan.shard[row]), int(plan.sample[row])) for row in rows]
         if self._transform is not None:
             return self.encoder.encode([self._augmented(plan, row) for row in rows])
@@ -143,15 +175,3 @@ class BatchSource:
         shard, sample = int(plan.shard[row]), int(plan.sample[row])
         seed = self.mixture.sample_seed(shard, sample, int(plan.epoch[row]))
         return self._transform(self.shards.read(shard, sample), np.random.Generator(np.random.Philox(key=seed)))
-
-
-def collate(index: int, encoded: Sequence[Encoded], shard: np.ndarray, pad: int) -> MicroBatch:
-    """Right-padded tensors; labels are `IGNORED` on prompts and padding."""
-    length = max(2, max((len(item.ids) for item in encoded), default=2))
-    input_ids = np.full((len(encoded), length), pad, dtype=np.int64)
-    labels = np.full((len(encoded), length), IGNORED, dtype=np.int64)
-    for row, item in enumerate(encoded):
-        input_ids[row, : len(item.ids)] = item.ids
-        labels[row, item.supervised_from : len(item.ids)] = item.ids[item.supervised_from :]
-    supervised = sum(item.num_supervised() for item in encoded)
-    return MicroBatch(index, torch.from_numpy(input_ids), torch.from_numpy(labels), np.asarray(shard), supervised)

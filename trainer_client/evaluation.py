@@ -13,16 +13,16 @@ import torch
 from torch import nn
 
 from trainer_client.agreement import Agreement
-from trainer_client.encoding import BatchSource, collate
-from trainer_client.loss import sample_losses
+from trainer_client.encoding import BatchSource
 from trainer_client.mixture import rank_share
 
+Losses = Callable[[nn.Module, dict[str, Any]], tuple[torch.Tensor, torch.Tensor]]  # fields -> loss sums [N], counts [N]
 Ask = Callable[[], Callable[[], object | None]]  # a question to all ranks; the answer is what makes them break off
 
 
 @torch.no_grad()
 def evaluate_shards(
-    model: nn.Module, source: BatchSource, agreement: Agreement, ask: Ask | None = None
+    model: nn.Module, source: BatchSource, losses: Losses, agreement: Agreement, ask: Ask | None = None
 ) -> dict[str, tuple[float, int, int]] | None:
     """Shard id -> (loss sum in nats, supervised tokens, samples) over all ranks (collective). Only shards that hold some out.
 
@@ -30,7 +30,7 @@ def evaluate_shards(
     """
     was_training = model.training
     model.eval()
-    sums = _sums(model, source, agreement, ask)
+    sums = _sums(model, source, losses, agreement, ask)
     model.train(was_training)
     if sums is None:
         return None
@@ -42,7 +42,9 @@ def evaluate_shards(
     }
 
 
-def _sums(model: nn.Module, source: BatchSource, agreement: Agreement, ask: Ask | None) -> torch.Tensor | None:
+def _sums(
+    model: nn.Module, source: BatchSource, losses: Losses, agreement: Agreement, ask: Ask | None
+) -> torch.Tensor | None:
     """This rank's [3, K] loss sums, tokens and samples. All ranks count the same rounds, also those with nothing left to do."""
     held = source.shards.held_out()
     num_batches = -(-len(held) // source.micro_batch)
@@ -54,17 +56,29 @@ def _sums(model: nn.Module, source: BatchSource, agreement: Agreement, ask: Ask 
             return None
         answer = ask() if ask is not None else None
         if number < len(share):
-            _add_batch(sums, model, source, held, share[number])
+            _add_batch(sums, model, source, losses, held, share[number])
     return None if answer is not None and answer() is not None else sums
 
 
-def _add_batch(sums: torch.Tensor, model: nn.Module, source: BatchSource, held: list[Any], batch: int) -> None:
+def _add_batch(
+    sums: torch.Tensor, model: nn.Module, source: BatchSource, losses: Losses, held: list[Any], batch: int
+) -> None:
     device = next(model.parameters()).device
     rows = held[batch * source.micro_batch : (batch + 1) * source.micro_batch]
     encoded = source.encoder.encode([part.read(index) for _, part, index in rows])
-    micro = collate(batch, encoded, np.array([shard for shard, _, _ in rows]), source.encoder.pad)
-    logits = model(input_ids=micro.input_ids.to(device), use_cache=False).logits
-    losses, tokens = sample_losses(logits, micro.labels.to(device))
+    micro = source.micro(batch, encoded, np.array([shard for shard, _, _ in rows]))
+    found, counts = losses(model, to_device(micro.fields, device))
     where = torch.from_numpy(micro.shard)
-    for row, values in enumerate((losses, tokens, torch.ones_like(tokens))):
+    for row, values in enumerate((found, counts, torch.ones_like(counts))):
         sums[row].index_add_(0, where, values.double().cpu())
+
+
+def to_device(fields: Any, device: torch.device) -> Any:
+    """The tensors in mappings, lists and tuples on `device`; all else as it is."""
+    if isinstance(fields, torch.Tensor):
+        return fields.to(device)
+    if isinstance(fields, dict):
+        return {name: to_device(value, device) for name, value in fields.items()}
+    if isinstance(fields, list | tuple):
+        return type(fields)(to_device(value, device) for value in fields)
+    return fields

@@ -182,8 +182,7 @@ class BidirectionalMixin(_Base):
     def micro_step(self, model: nn.Module, batch: StepBatch, micro: MicroBatch) -> torch.Tensor:
         """Forward and backward of one micro-batch; its part of the loss per token of the global batch."""
         self._seed(batch.step, micro.index)
-        fields = {"input_ids": micro.input_ids, "labels": micro.labels, "shard": micro.shard}
-        return super().training_step(model, fields, batch.num_supervised)
+        return super().training_step(model, micro.fields | {"shard": micro.shard}, batch.num_supervised)
 
     def _seed(self, step: int, micro: int) -> None:
         """Dropout and the like depend on the micro-batch, not on the rank that does it."""
@@ -195,17 +194,21 @@ class BidirectionalMixin(_Base):
         """Token losses by shard in the one forward; their sum, per supervised token of the global batch."""
         if "shard" not in inputs:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        outputs = model(input_ids=inputs["input_ids"], use_cache=False)
-        losses, tokens = sample_losses(outputs.logits, inputs["labels"])
+        fields = {name: value for name, value in inputs.items() if name != "shard"}
+        losses, tokens = self.sample_losses(model, fields)
         self.forward_done_at = time.perf_counter()
         self.runner.sums.add(losses, tokens, inputs["shard"])
-        loss = losses.sum() / max(1, num_items_in_batch)
-        return (loss, outputs) if return_outputs else loss
+        return losses.sum() / max(1, num_items_in_batch)
+
+    def sample_losses(self, model: nn.Module, fields: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Loss sum [N], with gradient, and what it is a sum over [N] (supervised tokens) of each sample of a micro-batch."""
+        outputs = model(input_ids=fields["input_ids"], use_cache=False)
+        return sample_losses(outputs.logits, fields["labels"])
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Six operations for each parameter and token, padding included."""
         micro = inputs.micro if isinstance(inputs, StepBatch) else []
-        return 6 * self._num_parameters() * sum(item.input_ids.numel() for item in micro)
+        return 6 * self._num_parameters() * sum(item.fields["input_ids"].numel() for item in micro)
 
     def _num_parameters(self) -> int:
         if not hasattr(self, "_parameter_count"):
@@ -257,7 +260,9 @@ class BidirectionalMixin(_Base):
 
         Told to leave meanwhile, it is cut off, finds nothing, and is made up for when the run goes on.
         """
-        found = evaluate_shards(self.model, self.source, self.agreement, lambda: self.session.ask(step))
+        found = evaluate_shards(
+            self.model, self.source, self.sample_losses, self.agreement, lambda: self.session.ask(step)
+        )
         self.evaluation_due = found is None
         if found is None:
             self.session.say(f"the evaluation before step {step} is cut off: told to leave")

@@ -82,7 +82,7 @@ def test_accumulated_gradients_equal_those_of_the_whole_batch(tmp_path: Any) -> 
 
 
 def _encoded() -> dict[str, Any]:
-    from trainer_client.encoding import Encoder, collate
+    from trainer_client.encoding import Encoder
     from trainer_client.models import train_tokenizer
 
     tokenizer = train_tokenizer(["say red green blue " * 20], 300)
@@ -95,15 +95,14 @@ def _encoded() -> dict[str, Any]:
             {"text": "red"},
         ]
     )
-    import numpy as np
-
-    batch = collate(0, [plain, text], np.array([0, 1]), encoder.pad)
-    supervised = batch.labels[0][batch.labels[0] != -100]
+    fields, num_supervised = encoder.collate([plain, text])
+    labels = fields["labels"]
+    supervised = labels[0][labels[0] != -100]
     return {
         "prompt": tokenizer.decode(list(plain.ids[: plain.supervised_from])),
         "supervised": tokenizer.decode(supervised.tolist()),
-        "num_supervised": batch.num_supervised,
-        "counted": int((batch.labels[:, 1:] != -100).sum()),
+        "num_supervised": num_supervised,
+        "counted": int((labels[:, 1:] != -100).sum()),
         "long_prompt": tokenizer.decode(list(long_prompt.ids[long_prompt.supervised_from :])),
         "lengths": [len(item.ids) for item in (long_prompt, both_long)],
         "room": len(both_long.ids) - both_long.supervised_from,
