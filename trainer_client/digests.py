@@ -5,7 +5,8 @@ shape and every byte of a tensor count; how it is held does not: strides, device
 An integer key counts as its text (JSON knows no other) and a tuple as a list.
 
 Tensors are read in pieces by a few threads, so that hardly more than those pieces is held in memory. A DTensor is
-gathered, one at a time: then every rank calls with the same keys.
+gathered, one at a time: then every rank calls with the same keys. `Known` stands for a value whose digest was computed
+elsewhere, such as a tensor that no rank holds as a whole (`slicedigests`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ import numpy as np
 
 PIECE_BYTES = 16 * 1024 * 1024  # part of the format: a tensor's digest is that of its pieces' digests
 MAX_THREADS = 4
+
+
+class Known(str):
+    """The digest of a value, in its place."""
+
+    __slots__ = ()
 
 
 def state_digest(parts: Mapping[str, Any]) -> str:
@@ -56,23 +63,25 @@ def differing_parts(left: Mapping[str, str], right: Mapping[str, str]) -> list[s
 def _digests(state: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
     """Path and digest of each value in the order of paths. Pieces are hashed by threads that run a little ahead."""
     num_threads = min(MAX_THREADS, len(os.sched_getaffinity(0)))
-    pending: deque[tuple[tuple[str, ...], bytes, list[Future[bytes]]]] = deque()
+    pending: deque[tuple[tuple[str, ...], bytes | Known, list[Future[bytes]]]] = deque()
     with ThreadPoolExecutor(num_threads, thread_name_prefix="digest") as pool:
         for path, value in _leaves(state, ()):
-            head, pieces = _content(path, value)
+            head, pieces = (b"", iter(())) if isinstance(value, Known) else _content(path, value)
             futures: list[Future[bytes]] = []
             for position, piece in enumerate(pieces):
                 futures.append(pool.submit(_hash, piece))
                 if position >= num_threads:
                     futures[position - num_threads].result()
-            pending.append((path, head, futures))
+            pending.append((path, value if isinstance(value, Known) else head, futures))
             while len(pending) > 2 * num_threads:
                 yield _settled(*pending.popleft())
         while pending:
             yield _settled(*pending.popleft())
 
 
-def _settled(path: tuple[str, ...], head: bytes, pieces: list[Future[bytes]]) -> tuple[tuple[str, ...], str]:
+def _settled(path: tuple[str, ...], head: bytes | Known, pieces: list[Future[bytes]]) -> tuple[tuple[str, ...], str]:
+    if isinstance(head, Known):
+        return path, str(head)
     return path, _hex(head + b"".join(piece.result() for piece in pieces))
 
 

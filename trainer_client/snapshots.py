@@ -17,7 +17,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -72,39 +72,62 @@ class SnapshotStore:
 
         `details` go into the manifest as they are when `fill` has returned.
         """
-        name = f"step-{step:06d}-{secrets.token_hex(2)}"
+        draft = self.begin(step)
+        try:
+            fill(draft)
+            return self.publish(draft, step, details or {}, micro_step=micro_step)
+        except BaseException as error:
+            self.abandon(draft, error)
+            raise
+
+    def begin(self, step: int) -> Path:
+        """An empty folder for the files of a snapshot; one that is never published counts for nothing."""
         self.root.mkdir(parents=True, exist_ok=True)
-        draft = self.root / f".writing-{name}"
+        draft = self.root / f".writing-step-{step:06d}-{secrets.token_hex(2)}"
         try:
             draft.mkdir()
-            fill(draft)
-            manifest = (details or {}) | {
-                "name": name,
-                "step": step,
-                "micro_step": micro_step,
-                "written_at": time.time(),
-            }
-            manifest["files"] = _files(draft)
-            write_durably(draft / MANIFEST, manifest_bytes(manifest))
-            with self._guard():
-                os.rename(draft, self.root / name)
-            sync_folder(self.root)
-        except BaseException as error:
-            full = _is_full(error, self.root)
-            shutil.rmtree(draft, ignore_errors=True)
-            if full:
-                raise _no_room(self.root) from error
+        except OSError as error:
+            self.abandon(draft, error)
             raise
+        return draft
+
+    def publish(
+        self,
+        draft: Path,
+        step: int,
+        details: Mapping[str, Any],
+        measured: Mapping[str, dict[str, Any]] | None = None,
+        *,
+        micro_step: int = 0,
+    ) -> Snapshot:
+        """Make the files of `draft` a snapshot. `measured`: entries of files that are durable and measured already."""
+        name = draft.name.removeprefix(".writing-")
+        manifest = dict(details) | {"name": name, "step": step, "micro_step": micro_step, "written_at": time.time()}
+        manifest["files"] = _files(draft, measured or {})
+        write_durably(draft / MANIFEST, manifest_bytes(manifest))
+        with self._guard():
+            os.rename(draft, self.root / name)
+        sync_folder(self.root)
         return snapshot_of(self.root / name, manifest)
 
-    def verify(self, path: Path, *, from_disk: bool = False) -> Snapshot:
-        """Read everything and compare with the manifest; `SnapshotCorrupt` names what differs.
+    def abandon(self, draft: Path, error: BaseException) -> None:
+        """Nothing is left of a draft. Raises where it was for want of room that `error` stopped it."""
+        full = _is_full(error, self.root)
+        shutil.rmtree(draft, ignore_errors=True)
+        if full:
+            raise _no_room(self.root) from error
+
+    def verify(
+        self, path: Path, *, from_disk: bool = False, only: Callable[[str], bool] = lambda name: True
+    ) -> Snapshot:
+        """Read everything, or files for which `only`, and compare with the manifest; `SnapshotCorrupt` names what differs.
 
         `from_disk`: not from the memory in which the system still holds what was just written. `OSError`: it cannot be told now.
         """
         manifest = manifest_read(path.name, lambda: (path / MANIFEST).read_bytes())
         for name, expected in manifest["files"].items():
-            check_file(path, name, expected, from_disk=from_disk)
+            if only(name):
+                check_file(path, name, expected, from_disk=from_disk)
         return snapshot_of(path, manifest)
 
     def candidates(self) -> list[Path]:
@@ -190,10 +213,15 @@ def _micro_step(path: Path) -> int:
         return 0
 
 
-def _files(draft: Path) -> dict[str, dict[str, Any]]:
+def _files(draft: Path, measured: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Name below the draft -> size and checksum, of files that are on disk now."""
     paths = sorted(path for path in draft.rglob("*") if path.is_file())
-    found = {path.relative_to(draft).as_posix(): measure(path, sync=True) for path in paths}
+    names = {path.relative_to(draft).as_posix(): path for path in paths}
+    if gone := sorted(measured.keys() - names.keys()):
+        raise FileNotFoundError(
+            errno.ENOENT, f"{gone[0]} of another worker is not in {draft}: is that folder shared by all?"
+        )
+    found = {name: measured.get(name) or measure(path, sync=True) for name, path in names.items()}
     for folder in sorted({path.parent for path in paths} - {draft}):
         sync_folder(folder)
     return found

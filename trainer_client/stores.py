@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -42,11 +42,17 @@ class UrlStore(SnapshotStore):
     def uri_of(self, name: str) -> str:
         return f"{self.url}/{name}"
 
-    def write(
-        self, step: int, fill: Callable[[Path], None], details: dict[str, Any] | None = None, *, micro_step: int = 0
+    def publish(
+        self,
+        draft: Path,
+        step: int,
+        details: Mapping[str, Any],
+        measured: Mapping[str, dict[str, Any]] | None = None,
+        *,
+        micro_step: int = 0,
     ) -> Snapshot:
-        """As `SnapshotStore.write`; it counts from the moment when its manifest has arrived."""
-        snapshot = SnapshotStore(self.root).write(step, fill, details, micro_step=micro_step)
+        """As `SnapshotStore.publish`; it counts from the moment when its manifest has arrived."""
+        snapshot = SnapshotStore(self.root).publish(draft, step, details, measured, micro_step=micro_step)
         try:
             self._send(snapshot)
         except BaseException:
@@ -66,10 +72,12 @@ class UrlStore(SnapshotStore):
         with self._guard():
             self._files.put_file(str(snapshot.path / MANIFEST), self._at(snapshot.name, MANIFEST))
 
-    def verify(self, path: Path, *, from_disk: bool = False) -> Snapshot:
-        """Read every object of the snapshot and compare with its manifest."""
+    def verify(
+        self, path: Path, *, from_disk: bool = False, only: Callable[[str], bool] = lambda name: True
+    ) -> Snapshot:
+        """Read every object of the snapshot, or those for which `only`, and compare with its manifest."""
         manifest = self._manifest(path.name)
-        for name, expected in manifest["files"].items():
+        for name, expected in ((name, entry) for name, entry in manifest["files"].items() if only(name)):
             with self._object(path.name, name) as file:
                 compare(f"{path.name}/{name}", measure_stream(file, plain="sha256" in expected), expected)
         return snapshot_of(path, manifest)
