@@ -33,6 +33,7 @@ from torch import nn
 
 from trainer_client import buckets
 from trainer_client.agreement import Agreement
+from trainer_client.owntime import OWN
 from trainer_client.workshare import StepWork
 
 Piece = dict[str, torch.Tensor]  # gradient by parameter name
@@ -151,7 +152,8 @@ class BucketExchange:
 
     def _take_in(self) -> None:
         bucket, flat, work = self._under_way.popleft()
-        work.wait()
+        with OWN.waiting():
+            work.wait()
         with torch.no_grad():
             bucket.unpack(flat, self._tensors)
         self._flat.give_back(flat)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,13 @@ MAX_LR_FACTOR = 100.0
 
 
 class MixtureControls:
-    """Handlers for data, training values, snapshots, evaluation and resize. All ranks hold equal ones."""
+    """Handlers for data, training values, shares of work, snapshots, evaluation and resize. All ranks hold equal ones."""
 
     def __init__(self, trainer: BidirectionalMixin) -> None:
         self._trainer = trainer
         self.lr_factor = 1.0
         self.max_grad_norm: float | None = None
+        self.shares: tuple[float, ...] = ()  # speeds of the ranks by which a step is shared out; empty: equal shares
         session = trainer.session
         for action in ("set_weights", "pause_shard", "resume_shard", "set_global_batch"):
             session.on(action, self._mixture_handler(action))
@@ -33,6 +35,9 @@ class MixtureControls:
         session.on("snapshot", self._snapshot)
         session.on("evaluate", self._evaluate)
         session.on("resize", self._resize)
+        session.on("drain", self._drain)
+        if trainer.ranks_are_free:
+            session.on("rebalance", self._rebalance)
 
     # -- data ---------------------------------------------------------------------------------------------------------
 
@@ -72,7 +77,9 @@ class MixtureControls:
         return f"revision {args.get('number') or args.get('revision')} of {args.get('shard')}"
 
     def take_past_data(self, past: Iterable[JournalEntry]) -> None:
-        """Samples of changes that the loaded mixture already knows."""
+        """Samples of changes that the loaded mixture already knows. Shares that were made for another world are dropped."""
+        if len(self.shares) != self._trainer.session.world_size:
+            self.shares = ()
         for entry in past:
             if entry.directive.action == "add_shard":
                 args = entry.directive.args
@@ -110,13 +117,25 @@ class MixtureControls:
 
     def state(self) -> dict[str, Any]:
         """For the snapshot; the scaled rates themselves travel with the schedule."""
-        return {"lr_factor": self.lr_factor, "max_grad_norm": self.max_grad_norm}
+        shares = {"shares": list(self.shares)} if self.shares else {}
+        return {"lr_factor": self.lr_factor, "max_grad_norm": self.max_grad_norm} | shares
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """After optimizer and schedule have been put back."""
         self.lr_factor, self.max_grad_norm = state["lr_factor"], state["max_grad_norm"]
         if self.max_grad_norm is not None:
             self._trainer.args.max_grad_norm = self.max_grad_norm
+        self.shares = tuple(state.get("shares", ()))
+
+    # -- shares of work -----------------------------------------------------------------------------------------------
+
+    def _rebalance(self, args: dict[str, Any], data: bytes | None, step: int) -> Commit | None:
+        """Micro-batches in the proportion of `shares` from the next step on; the global batch and its order stay."""
+        world = self._trainer.session.world_size
+        if args.get("num_workers") not in (None, world):
+            return None  # of an earlier attempt with other ranks: nothing of it holds here
+        shares = _checked_shares(args.get("shares"), world)
+        return lambda: setattr(self, "shares", shares)
 
     # -- orders -------------------------------------------------------------------------------------------------------
 
@@ -138,3 +157,31 @@ class MixtureControls:
             raise DirectiveRefused(f"num_workers must be a whole number of at least 1, not {workers!r}")
         leave = Leave("resized", EXIT_RESIZED, f"resize to {workers} workers", args={"num_workers": workers})
         return lambda: self._trainer.session.request_leave(leave)
+
+    def _drain(self, args: dict[str, Any], data: bytes | None, step: int) -> Commit:
+        """Leave, to go on with one worker less and without the machine of `rank`."""
+        world, rank = self._trainer.session.world_size, args.get("rank")
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < world:
+            raise DirectiveRefused(f"rank must be a whole number from 0 to {world - 1}, not {rank!r}")
+        if world == 1:
+            raise DirectiveRefused("the only worker cannot be drained; stop or pause the run instead")
+        reason = f"resize to {world - 1} workers, without that of rank {rank}"
+        leave = Leave("resized", EXIT_RESIZED, reason, args={"num_workers": world - 1, "drained": rank})
+        return lambda: self._trainer.session.request_leave(leave)
+
+
+def _checked_shares(given: Any, world_size: int) -> tuple[float, ...]:
+    """The weights by rank, empty where all are equal; `DirectiveRefused` for what is none."""
+    if not isinstance(given, Mapping):
+        raise DirectiveRefused('rebalance needs shares: {rank: weight}, as {"0": 1.0, "1": 0.5}, or {} for equal ones')
+    shares = {str(rank): weight for rank, weight in given.items()}
+    if shares and shares.keys() != {str(rank) for rank in range(world_size)}:
+        raise DirectiveRefused(f"shares must name every rank from 0 to {world_size - 1}, not {sorted(shares)}")
+    weights = [shares[str(rank)] for rank in range(world_size)] if shares else []
+    for weight in weights:
+        number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not number or not 0 <= weight < math.inf:
+            raise DirectiveRefused(f"a share must be a finite number of at least 0, not {weight!r}")
+    if weights and max(weights) == 0:
+        raise DirectiveRefused("at least one share must be above 0")
+    return tuple(map(float, weights)) if len(set(weights)) > 1 else ()

@@ -15,7 +15,9 @@ from typing import Any
 
 from trainer_client.protocol import Directive
 
-JOURNALED = frozenset({"set_weights", "pause_shard", "resume_shard", "add_shard", "set_global_batch", "set_training"})
+JOURNALED = frozenset(
+    {"set_weights", "pause_shard", "resume_shard", "add_shard", "set_global_batch", "set_training", "rebalance"}
+)
 
 
 @dataclass(frozen=True, slots=True)

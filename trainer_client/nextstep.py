@@ -45,7 +45,7 @@ class StepPlanner:
         """A whole step; `num_supervised` counts this rank's tokens."""
         source, session = self._trainer.source, self._trainer.session
         plan = source.mixture.plan(step)
-        work = StepWork.whole(source.num_micro_batches(plan), session.world_size)
+        work = StepWork.whole(source.num_micro_batches(plan), session.world_size, self._trainer.controls.shares)
         micro = source.build(plan, work.remaining[session.rank])
         return StepBatch(step, work, micro, source.micro_batch, sum(item.num_supervised for item in micro))
 

@@ -36,6 +36,8 @@ ACTIONS = (
     "set_global_batch",
     "set_training",
     "snapshot",
+    "rebalance",
+    "drain",
     "resize",
     "pause",
     "resume",
@@ -89,7 +91,10 @@ def dumps(body: dict[str, Any]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class StepPoint:
-    """What one rank says about one optimizer step; times in seconds, `tokens` supervised tokens of this rank."""
+    """What one rank says about one optimizer step; times in seconds, `tokens` supervised tokens of this rank.
+
+    `compute_s`: its own work on its `num_micro` micro-batches, without what it waited for other ranks.
+    """
 
     step: int
     step_time_s: Number = None
@@ -97,6 +102,7 @@ class StepPoint:
     grad_norm: Number = None
     lr: Number = None
     compute_s: Number = None
+    num_micro: Number = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +168,8 @@ class Directive:
         return cls(str(raw["id"]), raw["action"], args, step)
 
 
-STEP_COLUMNS = ("step", "step_time_s", "tokens", "grad_norm", "lr", "compute_s")
-OPTIONAL_STEP_COLUMNS = ("compute_s",)
+STEP_COLUMNS = ("step", "step_time_s", "tokens", "grad_norm", "lr", "compute_s", "num_micro")
+OPTIONAL_STEP_COLUMNS = ("compute_s", "num_micro")
 
 
 def steps_section(points: Sequence[StepPoint]) -> dict[str, Any]:

@@ -46,7 +46,9 @@ __all__ = ["Control", "DirectiveRefused", "Leave", "Session", "SessionConfig"]
 START_WAIT_S = 3.0
 FINISH_WAIT_S = 10.0
 HOLD_POLL_S = 0.2
-INSIDE_STEP = frozenset({"snapshot", "resize", "stop"})  # directives that can be followed while a step is under way
+INSIDE_STEP = frozenset(
+    {"snapshot", "resize", "drain", "stop"}
+)  # directives that can be followed while a step is under way
 
 
 @dataclass(frozen=True, slots=True)

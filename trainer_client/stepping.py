@@ -1,12 +1,14 @@
 """The micro-batches of one optimizer step, in rounds that all ranks count alike, with control points in between.
 
-Before each round but the first the ranks settle what they asked each other before the round before it, so that asking costs
-no waiting: a rank may be one round ahead of another. A SIGTERM is therefore followed at the next micro-step, or the one after
-it; directives are looked for with every `check_every`-th round.
+Before a round the ranks settle what they asked each other before the round before it, so that asking costs no waiting: a rank
+may be one round ahead of another; with unequal shares as many as pass while the smallest share does one micro-batch
+(`StepWork.lead`). A SIGTERM is therefore followed at the next micro-step, or the one after it; directives are looked for with
+every `check_every`-th round.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -17,7 +19,9 @@ from torch import nn
 
 from trainer_client.accumulation import Piece
 from trainer_client.encoding import MicroBatch
+from trainer_client.faults import planted_slowness
 from trainer_client.loss import ShardSums
+from trainer_client.owntime import OWN
 from trainer_client.partialstep import PartialStep, Sums
 from trainer_client.session import Leave
 from trainer_client.workshare import StepWork
@@ -52,10 +56,11 @@ class StepRunner:
 
     def __init__(self, trainer: BidirectionalMixin) -> None:
         self._trainer = trainer
-        self._answer: Callable[[], Leave | None] | None = None
+        self._asked: deque[Callable[[], Leave | None]] = deque()
+        self._slowness = planted_slowness(trainer.session.rank)
         self.here: Callable[[], PartialStep] | None = None
         self.sums = ShardSums()
-        self.compute_s: float | None = None
+        self.num_done = 0  # micro-batches of this rank in the step under way, or the last one
 
     def run(self, model: nn.Module, batch: StepBatch) -> torch.Tensor:
         """Forward and backward of this rank's micro-batches, and the exchange. Raises `LeftInStep` when all are to leave.
@@ -67,36 +72,49 @@ class StepRunner:
         loss_before = sum(part[0] for part in batch.sums.values()) / max(1, batch.num_supervised)
         total = torch.full((), loss_before, device=trainer.args.device)
         trainer.accumulation.begin(batch.work, batch.carried)
-        begun = trainer.forward_done_at = perf_counter()
+        OWN.begin(total.device)
+        self._asked.clear()
+        self.num_done = 0
         for number in range(batch.work.num_rounds):
             self._control(batch, number)
-            if number < len(batch.micro):
-                total = total + trainer.micro_step(model, batch, batch.micro[number])
-                trainer.accumulation.take(batch.micro[number].index)
-        self.compute_s = trainer.forward_done_at - begun if total.device.type == "cpu" else None
+            if batch.work.works(trainer.session.rank, number):
+                total = total + self._micro_step(model, batch, batch.micro[self.num_done])
+                self.num_done += 1
         trainer.accumulation.reduce()
         return total * trainer.session.world_size
 
+    def _micro_step(self, model: nn.Module, batch: StepBatch, micro: MicroBatch) -> torch.Tensor:
+        with OWN.working():
+            begun = perf_counter()
+            loss = self._trainer.micro_step(model, batch, micro)
+            self._trainer.accumulation.take(micro.index)
+            if self._slowness is not None:
+                self._slowness(perf_counter() - begun)
+        return loss
+
     def _control(self, batch: StepBatch, number: int) -> None:
-        """Settle the question of the last round, and ask the next one unless this is the last."""
-        session, options = self._trainer.session, self._trainer.options
+        """Settle the question of `lead` rounds ago, and ask the next one if it will be settled in this step."""
+        session, options, work = self._trainer.session, self._trainer.options, batch.work
         if session.world_size == 1 and number > 0:
-            self._answer = session.ask(batch.step, directives=number % options.check_every == 0)
-        if self._answer is not None:
+            self._asked.append(session.ask(batch.step, directives=number % options.check_every == 0))
             self._settle(batch, number)
-        if session.world_size > 1 and number + 1 < batch.work.num_rounds:
-            self._answer = session.ask(batch.step, directives=(number + 1) % options.check_every == 0)
+        if session.world_size == 1:
+            return
+        if number >= work.lead:
+            self._settle(batch, number)
+        if number + work.lead < work.num_rounds:
+            self._asked.append(session.ask(batch.step, directives=(number + work.lead) % options.check_every == 0))
 
     def _settle(self, batch: StepBatch, number: int) -> None:
-        assert self._answer is not None
+        """The oldest open question. Those that stay open when all leave were asked by all ranks alike."""
         self.here = lambda: self._put_down(batch, number)
         try:
-            leave = self._answer()
+            leave = self._asked.popleft()()
             if leave is not None:
                 self._trainer.planner.leave_inside(leave, batch.step, self.here())
                 raise LeftInStep
         finally:
-            self._answer = self.here = None
+            self.here = None
 
     def _put_down(self, batch: StepBatch, number: int) -> PartialStep:
         """What this rank holds once `number` rounds are done."""

@@ -30,6 +30,7 @@ from trainer_client.loss import sample_losses
 from trainer_client.nextstep import StepPlanner
 from trainer_client.nonfinite import NonfiniteGuard
 from trainer_client.options import BidirectionalOptions
+from trainer_client.owntime import OWN
 from trainer_client.permutation import combine
 from trainer_client.resuming import FallBack, Resumption, check_fidelity
 from trainer_client.saving import StateSaver
@@ -66,6 +67,7 @@ class BidirectionalMixin(_Base):
         processing_class: Any
 
     loss_is_scaled_for_ga = True  # training_step divides by the tokens of the whole global batch itself
+    ranks_are_free = True  # whether a rank may do a micro-batch while another does none: no collectives inside of one
 
     def __init__(
         self, *args: Any, source: BatchSource, session: Session, options: BidirectionalOptions, **kwargs: Any
@@ -81,7 +83,6 @@ class BidirectionalMixin(_Base):
         self.resumption: Resumption | None = None
         self._norm: float | None = None
         self.applied_lr = 0.0
-        self.forward_done_at = 0.0
         self._batch: StepBatch | None = None
         self._check_args()
         self.exporter = WeightsExporter(
@@ -196,7 +197,6 @@ class BidirectionalMixin(_Base):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         fields = {name: value for name, value in inputs.items() if name != "shard"}
         losses, tokens = self.sample_losses(model, fields)
-        self.forward_done_at = time.perf_counter()
         self.runner.sums.add(losses, tokens, inputs["shard"])
         return losses.sum() / max(1, num_items_in_batch)
 
@@ -242,7 +242,8 @@ class BidirectionalMixin(_Base):
             tokens=sum(tokens for _, tokens, _ in sums.values()),
             grad_norm=self._norm,
             lr=self.applied_lr,
-            compute_s=self.runner.compute_s,
+            compute_s=OWN.own_s(),
+            num_micro=self.runner.num_done,
             shards={names[shard]: values for shard, values in sums.items()},
         )
 
