@@ -50,6 +50,8 @@ def check(situation: Situation, wish: Allocation) -> None:
     job, size = situation.job, wish.size
     offer = situation.offers[wish.offer]
     here = int(offer.availability[-1]) if job.spot_allowed and offer.spot_allowed else 0
+    if wish.offer == 0:
+        here = situation.available
     if min(wish.n_spot, wish.n_on_demand) < 0:
         raise ValueError(f"negative allocation {wish.n_spot} spot + {wish.n_on_demand} on-demand")
     if size and size not in job.sizes:

@@ -180,10 +180,13 @@ class Situation:
     changeover_left_s: float = 0.0
     spent: float = 0.0
     clock_s: float = 0.0  # unix seconds of the start of this slot, for the time of day
+    spot_here: int | None = None  # spot GPUs that this job can hold now, where that differs from what the market shows
 
     @property
     def available(self) -> int:
-        return int(self.offers[0].availability[-1]) if self.job.spot_allowed and self.offers[0].spot_allowed else 0
+        if not (self.job.spot_allowed and self.offers[0].spot_allowed):
+            return 0
+        return int(self.offers[0].availability[-1]) if self.spot_here is None else self.spot_here
 
     @property
     def spot_price(self) -> float:

@@ -1,0 +1,110 @@
+"""What a plan is likely to come to: cost and finish with bands, and the chance to make the deadline.
+
+The programme's tables say what it would do in every state, its chain what the market may do. So the job is run along drawn
+market paths, with an amount of work that differs from path to path as far as the pace is uncertain, and the spread of the
+ends is the answer. The price stays where it is, as in the programme itself.
+
+Legend: P paths, T slots to the deadline, X market states, J modes of the job, W work cells, S job states.
+"""
+
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from forecasting.policies.program import choose
+from forecasting.problem import FloatArray, IntArray, Job
+
+_CHOOSE = choose
+LOW, HIGH = 0.1, 0.9
+LATE_SLOTS = 4  # how many times the deadline a late path is followed
+
+
+@dataclass(frozen=True)
+class Band:
+    """The mean of the paths, and the range that holds 80 % of them."""
+
+    expected: float
+    low: float
+    high: float
+
+    def scaled(self, factor: float) -> "Band":
+        return Band(self.expected * factor, self.low * factor, self.high * factor)
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """`cost` is money still to come, `finish` slots from now; `chance` the share of paths that end by the deadline."""
+
+    cost: Band
+    finish: Band
+    chance: float
+
+
+def draw_paths(moves: np.ndarray[Any, Any], start: int, num_slots: int, num_paths: int, seed: int = 0) -> IntArray:
+    """Market states of the slots ahead, [P, T]; the first is `start`. moves [to, from], columns sum to 1."""
+    cumulated = np.cumsum(moves, axis=0, dtype=np.float64)
+    cumulated[-1] = 1.0
+    rng = np.random.default_rng(seed)
+    paths = np.empty((num_paths, num_slots), dtype=np.int64)
+    now = np.full(num_paths, start, dtype=np.int64)
+    for t in range(num_slots):
+        paths[:, t] = now
+        now = (rng.random(num_paths) > cumulated[:, now]).sum(axis=0)
+    return paths
+
+
+def work_quantiles(work: float, spread: float, num_paths: int, seed: int = 0) -> FloatArray:
+    """Amounts of work around `work` with a relative standard deviation of `spread`, one per path, evenly over the quantiles."""
+    levels = (np.arange(num_paths) + 0.5) / num_paths
+    factors = np.array([max(0.2, 1 + spread * NormalDist().inv_cdf(level)) for level in levels])
+    return work * np.asarray(np.random.default_rng(seed).permutation(factors))
+
+
+def summarize(costs: FloatArray, ends: FloatArray, deadline: float) -> Outlook:
+    """From the ends of the paths, shape [P], to what is told."""
+    return Outlook(_band(costs), _band(ends), float(np.mean(ends <= deadline + 1e-6)))
+
+
+def _band(values: FloatArray) -> Band:
+    low, high = np.quantile(values, (LOW, HIGH))
+    return Band(float(values.mean()), float(low), float(high))
+
+
+def steady_outlook(job: Job, work: FloatArray, spot: int, on_demand: int, price: float, slots_left: int) -> Outlook:
+    """The same for an allocation that stays as it is to the end: where there is no programme to follow."""
+    speed = max(float(job.curve[min(spot + on_demand, job.n_max)]), 1e-9)
+    ends = work / speed
+    return summarize(ends * (spot * price + on_demand * job.on_demand_price), ends, slots_left)
+
+
+@njit(cache=True, nogil=True)
+def roll(after, first, costs, now_costs, gain, nxt, wait, speed, top_mode, cell, slots_left, works, state, paths, top_cost, most):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Cost and end of every path, each [P]. costs [X, J] of a later slot, now_costs [J] of this one; after [T, W+1, S, X]."""
+    num_paths = works.size
+    total, ends = np.zeros(num_paths), np.zeros(num_paths)
+    for p in range(num_paths):
+        work, s, end = works[p], state, -1.0
+        for t in range(slots_left):
+            x = paths[p, t]
+            here = now_costs if t == 0 else costs[x]
+            mode, _ = _CHOOSE(
+                after[first + t], here, x, gain, nxt, wait, speed, top_mode, cell, slots_left - 1 - t, work, s
+            )
+            done = gain[s, mode]
+            if done >= work - 1e-9:
+                share = work / done if done > 0 else 0.0
+                total[p] += here[mode] * share
+                end = t + share
+                break
+            total[p] += here[mode]
+            work -= done
+            s = nxt[s, mode]
+        if end < 0:
+            more = min(work / speed + wait[s], float(most))
+            total[p] += more * top_cost
+            end = slots_left + more
+        ends[p] = end
+    return total, ends
