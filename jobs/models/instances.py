@@ -26,6 +26,9 @@ class Instance(StatefulModel):
     prices = models.JSONField(
         default=list, help_text="Prices since the start as [unix seconds, USD per hour]; empty: one"
     )
+    asked = models.JSONField(
+        default=dict, help_text="What the provider answered while there was none: num, again_at, answer"
+    )
     notice_at = models.DateTimeField(null=True, help_text="When the provider said that it will take the machine")
     ends_by = models.DateTimeField(null=True, help_text="When the provider takes it")
     started_at = models.DateTimeField(null=True)
