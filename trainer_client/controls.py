@@ -61,7 +61,8 @@ class MixtureControls:
         }
         change["mode"] = change.get("mode") or "replace"
         try:
-            samples = parse_added(data or b"", self._name(args), args.get("num_samples"))
+            form = self._trainer.source.shards.form
+            samples = parse_added(data or b"", self._name(args), args.get("num_samples"), form)
         except ShardDataError as error:
             raise DirectiveRefused(str(error)) from error
         commit = self._change(step, change | {"num_samples": len(samples), "revision": args.get("revision")})
@@ -83,7 +84,7 @@ class MixtureControls:
         for entry in past:
             if entry.directive.action == "add_shard":
                 args = entry.directive.args
-                samples = parse_added(entry.data or b"", self._name(args), None)
+                samples = parse_added(entry.data or b"", self._name(args), None, self._trainer.source.shards.form)
                 self._trainer.source.shards.add(args["shard"], samples, args.get("mode") or "replace")
 
     # -- training values ----------------------------------------------------------------------------------------------

@@ -20,19 +20,22 @@ from trainer_client.agreement import Agreement
 from trainer_client.encoding import BatchSource, Encoder
 from trainer_client.fence import StaleAttempt
 from trainer_client.finetune_config import ConfigError, FinetuneConfig
+from trainer_client.finetune_preference import preference_trainer
 from trainer_client.journal import Journal, write_durably
 from trainer_client.mixture import MixtureError, ShardedMixture
 from trainer_client.models import ModelError, add_lora, obtain_model
 from trainer_client.options import BidirectionalOptions
+from trainer_client.sampleforms import answered, preferred
 from trainer_client.saving import find_resume, set_aside
 from trainer_client.session import Session, SessionConfig
 from trainer_client.sharddata import ShardDataError, ShardEntry, ShardSet, load_shard_config
 from trainer_client.snapshots import SnapshotCorrupt, step_of
-from trainer_client.trainer import BidirectionalTrainer
+from trainer_client.trainer import BidirectionalMixin, BidirectionalTrainer
 from trainer_client.training_state import LoadedState
 
 log = logging.getLogger("counterflow.finetune")
 
+FORMS = {"sft": answered, "dpo": preferred}
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 USER_ERRORS = (ConfigError, ShardDataError, MixtureError, ModelError, SnapshotCorrupt)
 
@@ -96,9 +99,9 @@ def _train(config: FinetuneConfig, session: Session) -> int:
     return _conclude(trainer, session)
 
 
-def build_trainer(config: FinetuneConfig, session: Session, entries: list[ShardEntry]) -> BidirectionalTrainer:
+def build_trainer(config: FinetuneConfig, session: Session, entries: list[ShardEntry]) -> BidirectionalMixin:
     """Data, model and trainer (collective)."""
-    shards = ShardSet.open(entries, config.eval_fraction)
+    shards = ShardSet.open(entries, config.eval_fraction, FORMS[config.method])
     weights = {entry.id: entry.weight for entry in entries} | config.weights
     paused = [entry.id for entry in entries if entry.paused]
     mixture = ShardedMixture(
@@ -113,10 +116,6 @@ def build_trainer(config: FinetuneConfig, session: Session, entries: list[ShardE
         seed=config.seed,
         seq_len=config.seq_len,
     )
-    if config.lora:
-        torch.manual_seed(config.seed)
-        model = add_lora(model, config.lora, config.lora_alpha or 2 * config.lora)
-    source = BatchSource(mixture, shards, Encoder(tokenizer, config.seq_len), micro_batch=config.micro_batch)
     options = BidirectionalOptions(
         snapshot_dir=config.gradient_snapshot_dir,
         snapshot_url=config.snapshot_url,
@@ -128,11 +127,18 @@ def build_trainer(config: FinetuneConfig, session: Session, entries: list[ShardE
         async_snapshots=config.async_snapshots,
         on_nonfinite=config.on_nonfinite,
     )
+    if config.method == "dpo":
+        return preference_trainer(
+            config, training_fields(config), model, tokenizer, (mixture, shards), session=session, options=options
+        )
+    if config.lora:
+        torch.manual_seed(config.seed)
+        model = add_lora(model, config.lora, config.lora_alpha or 2 * config.lora)
     return BidirectionalTrainer(
         model=model,
         args=training_arguments(config),
         processing_class=tokenizer,
-        source=source,
+        source=BatchSource(mixture, shards, Encoder(tokenizer, config.seq_len), micro_batch=config.micro_batch),
         session=session,
         options=options,
     )
@@ -140,29 +146,34 @@ def build_trainer(config: FinetuneConfig, session: Session, entries: list[ShardE
 
 def training_arguments(config: FinetuneConfig) -> TrainingArguments:
     """Plain Trainer's arguments for the parts of the loop that are its own."""
-    return TrainingArguments(
-        output_dir=str(config.run_dir / "trainer"),
-        max_steps=config.steps,
-        per_device_train_batch_size=config.micro_batch,
-        learning_rate=config.lr,
-        lr_scheduler_type=config.lr_schedule,
-        warmup_steps=min(config.warmup_steps, config.steps),
-        weight_decay=config.weight_decay,
-        max_grad_norm=config.max_grad_norm,
-        seed=config.seed,
-        bf16=False,
-        use_cpu=not torch.cuda.is_available(),
-        ddp_find_unused_parameters=False,
-        logging_strategy="steps",
-        logging_steps=50,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        dataloader_num_workers=0,
-    )
+    return TrainingArguments(**training_fields(config))
 
 
-def resume_if_asked(trainer: BidirectionalTrainer, config: FinetuneConfig) -> LoadedState | None:
+def training_fields(config: FinetuneConfig) -> dict[str, Any]:
+    """What the arguments of all Trainer classes have in common."""
+    return {
+        "output_dir": str(config.run_dir / "trainer"),
+        "max_steps": config.steps,
+        "per_device_train_batch_size": config.micro_batch,
+        "learning_rate": config.lr,
+        "lr_scheduler_type": config.lr_schedule,
+        "warmup_steps": min(config.warmup_steps, config.steps),
+        "weight_decay": config.weight_decay,
+        "max_grad_norm": config.max_grad_norm,
+        "seed": config.seed,
+        "bf16": False,
+        "use_cpu": not torch.cuda.is_available(),
+        "ddp_find_unused_parameters": False,
+        "logging_strategy": "steps",
+        "logging_steps": 50,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "dataloader_num_workers": 0,
+    }
+
+
+def resume_if_asked(trainer: BidirectionalMixin, config: FinetuneConfig) -> LoadedState | None:
     """Let the trainer go on from the newest good snapshot, after comparing it with the flags (collective)."""
     session, store = trainer.session, trainer.options.open_store()
     if not config.resume:
@@ -193,7 +204,7 @@ def resume_if_asked(trainer: BidirectionalTrainer, config: FinetuneConfig) -> Lo
     return loaded
 
 
-def _conclude(trainer: BidirectionalTrainer, session: Session) -> int:
+def _conclude(trainer: BidirectionalMixin, session: Session) -> int:
     """The last snapshot and export, then the last word."""
     leave, step = trainer.leave, trainer.state.global_step
     if leave is None:
@@ -220,7 +231,7 @@ def _conclude(trainer: BidirectionalTrainer, session: Session) -> int:
     return code
 
 
-def _nonfinite_note(trainer: BidirectionalTrainer) -> str:
+def _nonfinite_note(trainer: BidirectionalMixin) -> str:
     count = trainer.guard.count
     return f"{count} steps had no finite gradient" if count else ""
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+METHODS = ("sft", "dpo")
 SCHEDULES = ("constant", "constant_with_warmup", "linear", "cosine")
 
 
@@ -51,6 +52,8 @@ class FinetuneConfig:
     fidelity: str = "same_world"
     check_every: int = 50
     async_snapshots: bool = False
+    method: str = "sft"
+    beta: float = 0.1
     weights: dict[str, float] = field(default_factory=dict)
 
     def check(self) -> None:
@@ -61,6 +64,7 @@ class FinetuneConfig:
             _require(getattr(self, name) >= 0, name, "must not be negative")
         _require(self.seq_len >= 8, "seq_len", "must be at least 8")
         _require(0 < self.lr < 10, "lr", "must lie between 0 and 10")
+        _require(0 < self.beta < float("inf"), "beta", "must be above 0")
         _require(0 <= self.spot_threshold <= 1, "spot_threshold", "must lie between 0 and 1")
         _require(0 <= self.eval_fraction < 1, "eval_fraction", "must lie in 0 <= fraction < 1")
         _require(self.max_grad_norm >= 0, "max_grad_norm", "must not be negative (0 for no clipping)")
@@ -114,8 +118,10 @@ def parser() -> argparse.ArgumentParser:
         ("export_every", int, "steps between exports of the weights, 0 for none"),
         ("eval_every", int, "steps between evaluations, 0 for none"),
         ("eval_fraction", float, "share of each shard held out for evaluation"),
+        ("beta", float, "DPO: how strongly the model is held to the one it began as"),
     ):
         add(f"--{name}", type=kind, default=getattr(default, name), help=f"{text} (default {getattr(default, name)})")
+    add("--method", choices=METHODS, default=default.method, help="answers to imitate, or pairs of answers to prefer")
     add("--lr_schedule", choices=SCHEDULES, default=default.lr_schedule)
     add("--dtype", choices=("fp32", "bf16"), default=default.dtype)
     add("--on_nonfinite", choices=("skip", "apply", "stop"), default="skip", help="what to do with a NaN gradient")

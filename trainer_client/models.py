@@ -133,7 +133,13 @@ def obtain_model(
 
 def add_lora(model: Any, rank: int, alpha: int) -> Any:
     """The model with LoRA adapters on all its linear layers but the output head; only they are trained."""
-    from peft import LoraConfig, get_peft_model
+    from peft import get_peft_model
 
-    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM", lora_dropout=0.0)
-    return get_peft_model(model, config)
+    return get_peft_model(model, lora_config(rank, alpha))
+
+
+def lora_config(rank: int, alpha: int) -> Any:
+    """Adapters on all linear layers but the output head, without dropout."""
+    from peft import LoraConfig
+
+    return LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM", lora_dropout=0.0)

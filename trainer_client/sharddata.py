@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from trainer_client.shardfiles import JsonLines, SampleFile, ShardDataError, open_samples
+from trainer_client.sampleforms import Form, ShardDataError, answered, texts_of
+from trainer_client.shardfiles import JsonLines, SampleFile, open_samples
 
 CHECKED_FROM_THE_START = 20_000  # samples of a shard that are parsed before training begins; the rest when it is read
 
@@ -105,22 +106,25 @@ class Shard:
 
 
 class ShardSet:
-    """All shards of a run, by the index that `ShardedMixture` uses (order of the config, added ones behind)."""
+    """All shards of a run, by the index that `ShardedMixture` uses (order of the config, added ones behind).
 
-    def __init__(self, shards: Sequence[Shard]) -> None:
-        self._shards = list(shards)
+    `form`: what a sample of any of them looks like, also of those that are added.
+    """
+
+    def __init__(self, shards: Sequence[Shard], form: Form = answered) -> None:
+        self._shards, self.form = list(shards), form
         self._index = {shard.id: position for position, shard in enumerate(self._shards)}
         self.revision = [0] * len(self._shards)
 
     @classmethod
-    def open(cls, entries: Sequence[ShardEntry], held_out_fraction: float = 0.0) -> ShardSet:
+    def open(cls, entries: Sequence[ShardEntry], held_out_fraction: float = 0.0, form: Form = answered) -> ShardSet:
         """Open the files of a config; empty and broken ones are refused with file and line.
 
         The last `held_out_fraction` of each shard is kept from training; at least one sample always stays in training.
         """
         shards = []
         for entry in entries:
-            samples = open_samples(entry.path, entry.type or None)
+            samples = open_samples(entry.path, entry.type or None, form)
             if not len(samples):
                 raise ShardDataError(f"{entry.path}: shard {entry.id} holds no sample")
             for index in range(min(len(samples), CHECKED_FROM_THE_START)):
@@ -128,7 +132,7 @@ class ShardSet:
             held = min(len(samples) - 1, round(len(samples) * held_out_fraction))
             used = len(samples) - held
             shards.append(Shard(entry.id, [(samples, used)], [(samples, at) for at in range(used, len(samples))]))
-        return cls(shards)
+        return cls(shards, form)
 
     def counts(self) -> list[tuple[str, int]]:
         """(id, num_samples) of each shard, in index order."""
@@ -146,8 +150,7 @@ class ShardSet:
         """All text, shard by shard, in order: what a tokenizer is trained on."""
         for shard in self._shards:
             for index in range(len(shard)):
-                sample = shard.read(index)
-                yield "\n".join(sample[name] for name in ("prompt", "response", "text") if name in sample)
+                yield "\n".join(texts_of(shard.read(index)))
 
     def add(self, shard_id: str, samples: SampleFile, mode: str) -> None:
         """A new shard, or more samples (`extend`), or other samples (`replace`) for a known one."""
@@ -164,9 +167,9 @@ class ShardSet:
             self.revision[index] += 1
 
 
-def parse_added(data: bytes, name: str, num_samples: int | None) -> JsonLines:
+def parse_added(data: bytes, name: str, num_samples: int | None, form: Form = answered) -> JsonLines:
     """The samples that came with `add_shard`, every one checked; `ShardDataError` names the line."""
-    samples = JsonLines(data, name)
+    samples = JsonLines(data, name, form)
     for index in range(len(samples)):
         samples.read(index)
     if not len(samples) or (num_samples is not None and num_samples != len(samples)):

@@ -1,7 +1,6 @@
 """Files of samples: JSONL, CSV, text, Parquet. Opened once, indexed by position, read one sample at a time.
 
-A sample is a dict with `prompt` and `response`, or `text`; also known: `instruction` (+ `input`) and `output`.
-Errors name file and line.
+A sample is a dict in one of the forms of `sampleforms`. Errors name file and line.
 """
 
 from __future__ import annotations
@@ -10,11 +9,12 @@ import csv
 import io
 import json
 import mmap
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+
+from trainer_client.sampleforms import Form, ShardDataError, answered
 
 TYPES = ("jsonl", "csv", "text", "parquet")
 _SUFFIXES = {
@@ -30,10 +30,6 @@ _SUFFIXES = {
 _TYPE_ALIASES = {"json": "jsonl", "ndjson": "jsonl", "txt": "text", "tsv": "csv"}
 
 
-class ShardDataError(ValueError):
-    """Data that cannot be trained on; the message names file and line and what would work."""
-
-
 class SampleFile(Protocol):
     """Random access to the raw samples of one file."""
 
@@ -44,18 +40,18 @@ class SampleFile(Protocol):
         ...
 
 
-def open_samples(path: Path, kind: str | None = None) -> SampleFile:
+def open_samples(path: Path, kind: str | None = None, form: Form = answered) -> SampleFile:
     """Open `path`; `kind` is one of `TYPES`, or None to go by the file name."""
     if not path.is_file():
         raise ShardDataError(f"{path}: there is no such file")
     kind = _file_type(path, kind)
     if kind == "jsonl":
-        return JsonLines(path.read_bytes() if path.stat().st_size == 0 else _map(path), str(path))
+        return JsonLines(path.read_bytes() if path.stat().st_size == 0 else _map(path), str(path), form)
     if kind == "csv":
-        return Rows(_csv_rows(path), str(path))
+        return Rows(_csv_rows(path), str(path), form)
     if kind == "text":
-        return Rows(_text_blocks(path), str(path))
-    return ParquetRows(path)
+        return Rows(_text_blocks(path), str(path), form)
+    return ParquetRows(path, form)
 
 
 def _file_type(path: Path, kind: str | None) -> str:
@@ -76,9 +72,9 @@ def _map(path: Path) -> mmap.mmap:
 class JsonLines:
     """One JSON object a line; blank lines are passed over. The index is one int64 a line; lines are parsed when read."""
 
-    def __init__(self, content: bytes | mmap.mmap, name: str) -> None:
+    def __init__(self, content: bytes | mmap.mmap, name: str, form: Form = answered) -> None:
         self._content = content
-        self._name = name
+        self._name, self._form = name, form
         raw = np.frombuffer(content, dtype=np.uint8) if len(content) else np.zeros(0, dtype=np.uint8)
         ends = np.flatnonzero(raw == 0x0A)
         if len(raw) and (not len(ends) or ends[-1] != len(raw) - 1):
@@ -100,27 +96,27 @@ class JsonLines:
             raise ShardDataError(f"{where}: not JSON: {error}") from error
         if not isinstance(sample, dict):
             raise ShardDataError(f"{where}: a line must hold one JSON object, found {type(sample).__name__}")
-        return _checked(sample, where)
+        return self._form(sample, where)
 
 
 class Rows:
     """Samples held in memory with the line each began on."""
 
-    def __init__(self, rows: list[tuple[int, dict[str, Any]]], name: str) -> None:
-        self._rows, self._name = rows, name
+    def __init__(self, rows: list[tuple[int, dict[str, Any]]], name: str, form: Form) -> None:
+        self._rows, self._name, self._form = rows, name, form
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def read(self, index: int) -> dict[str, Any]:
         line, sample = self._rows[index]
-        return _checked(sample, f"{self._name}:{line}")
+        return self._form(sample, f"{self._name}:{line}")
 
 
 class ParquetRows:
     """A Parquet file; one row group is held at a time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, form: Form) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -128,7 +124,7 @@ class ParquetRows:
             self._file = pq.ParquetFile(path)
         except pa.ArrowInvalid as error:
             raise ShardDataError(f"{path}: not a Parquet file: {error}") from error
-        self._name = str(path)
+        self._name, self._form = str(path), form
         counts = [self._file.metadata.row_group(at).num_rows for at in range(self._file.num_row_groups)]
         self._offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self._held: tuple[int, list[dict[str, Any]]] = (-1, [])
@@ -140,7 +136,7 @@ class ParquetRows:
         group = int(np.searchsorted(self._offsets, index, side="right")) - 1
         if self._held[0] != group:
             self._held = (group, self._file.read_row_group(group).to_pylist())
-        return _checked(self._held[1][index - int(self._offsets[group])], f"{self._name}: row {index + 1}")
+        return self._form(self._held[1][index - int(self._offsets[group])], f"{self._name}: row {index + 1}")
 
 
 def _csv_rows(path: Path) -> list[tuple[int, dict[str, Any]]]:
@@ -176,18 +172,3 @@ def _text_blocks(path: Path) -> list[tuple[int, dict[str, Any]]]:
             rows.append((begun, {"text": "".join(block).strip()}))
             block = []
     return rows
-
-
-def _checked(sample: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The sample with `prompt` and `response`, or `text`, as text; other fields are kept."""
-    result = dict(sample)
-    if "instruction" in result and "output" in result and "prompt" not in result:
-        given = result.get("input")
-        result["prompt"] = f"{result['instruction']}\n{given}" if given else result["instruction"]
-        result["response"] = result["output"]
-    fields = ("prompt", "response") if "prompt" in result or "response" in result else ("text",)
-    for name in fields:
-        if not isinstance(result.get(name), str):
-            found = "is missing" if name not in result else f"is {type(result[name]).__name__}, not text"
-            raise ShardDataError(f"{where}: {name!r} {found}; a sample has prompt and response, or text")
-    return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,13 @@ class Course:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
-def run_paths(folder: Path, paths: Mapping[str, Course], **shared: Any) -> dict[str, list[list[dict[str, Any]]]]:
+def run_paths(
+    folder: Path, paths: Mapping[str, Course], *, write: Callable[..., Any] = write_shards, **shared: Any
+) -> dict[str, list[list[dict[str, Any]]]]:
     """For each path and stage what each rank saw. Stages of equal world size share their processes."""
     found: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in paths}
     for name in paths:
-        write_shards(folder / name, COUNTS)
+        write(folder / name, COUNTS)
     for stage in range(max(len(path.worlds) for path in paths.values())):
         due = {name: path for name, path in paths.items() if len(path.worlds) > stage}
         for world in sorted({path.worlds[stage] for path in due.values()}):
@@ -42,9 +44,9 @@ def run_paths(folder: Path, paths: Mapping[str, Course], **shared: Any) -> dict[
 
 def _case(folder: Path, path: Course, stage: int, shared: Mapping[str, Any]) -> dict[str, Any]:
     fields = {"steps": 3, "global_batch": 14, "micro_batch": 1, "resume": stage > 0} | shared | dict(path.fields)
-    dropout = fields.pop("dropout", 0.1)
+    dropout, build = fields.pop("dropout", 0.1), fields.pop("build", None)
     leave_at = path.moments[stage] if stage < len(path.moments) else None
-    return {"config": base_config(folder, **fields), "leave_at": leave_at, "dropout": dropout}
+    return {"config": base_config(folder, **fields), "leave_at": leave_at, "dropout": dropout, "build": build}
 
 
 def starts(stages: Sequence[Sequence[dict[str, Any]]]) -> list[tuple[int, int]]:

@@ -142,12 +142,13 @@ def train(
     poison: dict[int, str] | None = None,
     dropout: float = 0.0,
     data: bytes = b"",
+    build: Callable[..., Any] | None = None,
 ) -> dict[str, Any]:
     """One run on this rank: {losses, norms, ledger, shards, acks, digest, leave, …}.
 
     `leave_at`: SIGTERM arrives before this step (-1: before the first one), or with (step, micro-batch) while that one is
     done, or with ("evaluation", step) during that one; `poison`: step -> shard whose logits become NaN; `data` goes with
-    `add_shard`.
+    `add_shard`; `build` makes another trainer than the launcher's.
     """
     import torch
 
@@ -180,7 +181,7 @@ def train(
     session.desk.acknowledge = seen["acks"].append  # type: ignore[assignment]
     start = session.start
     session.start = lambda **hello: (seen["hello"].update(hello), start(**hello))[1]  # type: ignore[method-assign]
-    trainer = build_trainer(config, session, load_shard_config(config.shard_config))
+    trainer = (build or build_trainer)(config, session, load_shard_config(config.shard_config))
     if dropout:
         for module in trainer.model.modules():
             if hasattr(module, "attention_dropout"):

@@ -1,0 +1,150 @@
+"""trl's SFTTrainer and DPOTrainer on a mixture: resized at any micro-batch, in both fidelities, and equal to trl's own numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.paths import Course, assert_equal_bits, assert_nothing_lost, run_paths, starts
+from tests.trainer.trlruns import build_sft, write_forms, write_pairs
+from tests.trainer.worlds import run_world
+
+pytestmark = pytest.mark.timeout(300)
+
+FIELDS = {"steps": 3, "global_batch": 14, "micro_batch": 2}
+
+
+def test_sft_is_resized_inside_a_step_and_loses_nothing(tmp_path: Path) -> None:
+    """Two workers, one, three, with stops in mid-accumulation; full, with adapters and in bf16."""
+    found = run_paths(
+        tmp_path,
+        {
+            "one": Course((1,)),
+            "resized": Course((2, 1, 3), ((1, 0), (1, 2))),
+            "exact": Course((1,), (), {"fidelity": "exact"}),
+            "exact_resized": Course((2, 3), ((1, 0),), {"fidelity": "exact"}),
+            "bf16": Course((1,), (), {"fidelity": "exact", "dtype": "bf16", "lora": 4}),
+            "bf16_resized": Course((3, 2), ((1, 0),), {"fidelity": "exact", "dtype": "bf16", "lora": 4}),
+        },
+        write=write_forms,
+        build=build_sft,
+        **FIELDS,
+    )
+    assert starts(found["resized"]) == [(0, 0), (1, 4), (1, 5)]
+    assert_nothing_lost(found["resized"], found["one"][0])
+    for name in ("exact", "bf16"):
+        assert_nothing_lost(found[f"{name}_resized"], found[name][0])
+        assert_equal_bits(found[f"{name}_resized"], found[name][0])
+
+
+def test_dpo_is_resized_inside_a_step_and_loses_nothing(tmp_path: Path) -> None:
+    """Full, against a model of its own as reference, and with adapters, against the model without them."""
+    found = run_paths(
+        tmp_path,
+        {
+            "one": Course((1,)),
+            "resized": Course((2, 1, 3), ((1, 0), (1, 2))),
+            "exact": Course((1,), (), {"fidelity": "exact", "lora": 4}),
+            "exact_resized": Course((2, 3), ((1, 0),), {"fidelity": "exact", "lora": 4}),
+        },
+        write=write_pairs,
+        method="dpo",
+        **FIELDS,
+    )
+    assert starts(found["resized"]) == [(0, 0), (1, 4), (1, 5)]
+    assert_nothing_lost(found["resized"], found["one"][0])
+    assert_nothing_lost(found["exact_resized"], found["exact"][0])
+    assert_equal_bits(found["exact_resized"], found["exact"][0])
+
+
+CHAT = (
+    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def _as_trl_has_it(folder: Path, method: str) -> list[tuple[str, object, object]]:
+    """(what, ours, trl's) for encodings of all forms, and for the loss of one batch."""
+    from datasets import Dataset
+
+    from tests.trainer.trlruns import build_sft
+    from tests.trainer.worlds import base_config
+    from trainer_client.finetune import build_trainer
+    from trainer_client.session import Session, SessionConfig
+    from trainer_client.sharddata import load_shard_config
+    from trainer_client.trainer import BidirectionalMixin
+    from trainer_client.trl import PreferenceEncoder
+
+    config = base_config(folder, method=method)
+    entries = load_shard_config(config.shard_config)
+    session = Session(SessionConfig(config.run_dir))
+    trainer = (build_trainer if method == "dpo" else build_sft)(config, session, entries)
+    tokenizer, args = trainer.processing_class, trainer.args
+    tokenizer.chat_template = CHAT
+    encoder = PreferenceEncoder(tokenizer, args) if method == "dpo" else trainer.source.encoder
+    say, red, long = "say it ", "red red blue", "green " * 60
+    user, answers = [{"role": "user", "content": say}], [[{"role": "assistant", "content": t}] for t in (red, long)]
+    forms: list[list[dict[str, object]]] = [
+        [{"prompt": say, "chosen": red, "rejected": "no"}, {"prompt": say + red, "chosen": long, "rejected": red}],
+        [{"prompt": user, "chosen": answers[0], "rejected": answers[1]}],
+        [{"chosen": user + answers[0], "rejected": user + answers[1]}],
+    ]
+    if method == "sft":
+        forms = [
+            [{"text": red}, {"text": long}],
+            [{"prompt": say, "completion": red}, {"prompt": say, "completion": long}],
+            [{"messages": user + answers[0]}],
+            [{"prompt": user, "completion": answers[1]}],
+        ]
+    found: list[tuple[str, object, object]] = []
+    for form in forms:
+        trainer.completion_only_loss = "prompt" in form[0]
+        extra = (args, False, None, "train") if method == "sft" else (args, "train")
+        prepared = trainer._prepare_dataset(Dataset.from_list(form), tokenizer, *extra)
+        for ours, theirs in zip(encoder.encode(form), prepared, strict=True):
+            found += [(name, ours[name], theirs[name]) for name in ours]
+    encoded = encoder.encode(forms[0])
+    fields, num_supervised = encoder.collate(encoded)
+    theirs = trainer.data_collator(encoded)
+    found += [(name, fields[name].tolist(), theirs[name].tolist()) for name in theirs]
+    losses, counts = trainer.sample_losses(trainer.model.train(), fields)
+    if method == "dpo":
+        trainer.precompute_ref_logps = False
+    own = super(BidirectionalMixin, trainer).compute_loss(trainer.model, dict(fields))
+    assert int(counts.sum()) == num_supervised
+    return [*found, ("loss", round(float(losses.sum() / num_supervised), 5), round(float(own), 5))]
+
+
+@pytest.mark.parametrize("method", ["sft", "dpo"])
+def test_tokens_padding_and_loss_are_those_of_trl(tmp_path: Path, method: str) -> None:
+    (write_pairs if method == "dpo" else write_forms)(tmp_path, {"a": 9})
+    (found,) = run_world(1, _as_trl_has_it, tmp_path, method, folder=tmp_path)
+    assert len(found) > 8
+    for what, ours, theirs in found:
+        assert ours == theirs, what
+
+
+def _refusals(folder: Path) -> list[str]:
+    from tests.trainer.trlruns import build_sft
+    from tests.trainer.worlds import base_config
+    from trainer_client.session import Session, SessionConfig
+    from trainer_client.sharddata import load_shard_config
+
+    config, said = base_config(folder), []
+    for settings in ({"packing": True, "padding_free": True}, {"assistant_only_loss": True}):
+        try:
+            build_sft(
+                config, Session(SessionConfig(config.run_dir)), load_shard_config(config.shard_config), **settings
+            )
+        except ValueError as error:
+            said.append(str(error))
+    return said
+
+
+def test_what_cannot_be_followed_is_refused_by_name(tmp_path: Path) -> None:
+    write_forms(tmp_path, {"a": 3})
+    ((packing, masks),) = run_world(1, _refusals, tmp_path, folder=tmp_path)
+    assert "packing: a row of several samples" in packing
+    assert "padding_free: rows" in packing
+    assert "assistant_only_loss: give prompt and completion" in masks
