@@ -46,6 +46,9 @@ WORKER: Final[Layout] = (
     ("num_steps", "<u4", "add"),  # steps with a time
     ("grad_norm_max", "<f8", "max"),
     ("num_nonfinite", "<u4", "add"),  # steps whose gradient norm was not finite
+    ("compute_sum_s", "<f8", "add"),  # own work in steps whose micro-batches were counted
+    ("num_micro", "<f8", "add"),  # micro-batches of those steps
+    ("num_own", "<u4", "add"),  # those steps
 )
 NEUTRAL: Final[dict[Join, float]] = {"add": 0, "min": np.inf, "max": -np.inf}
 UFUNC: Final[dict[Join, np.ufunc]] = {"add": np.add, "min": np.minimum, "max": np.maximum}
@@ -77,11 +80,14 @@ def planes_pack(layout: Layout, planes: Planes, row: int) -> bytes:
 
 
 def planes_unpack(layout: Layout, payload: bytes | memoryview, num: int) -> Planes:
-    """One bin from the database: read-only arrays [N]."""
+    """One bin from the database: read-only arrays [N]. Planes that are younger than the row are as if nothing had happened."""
     data = decompress(payload)
     planes: Planes = {}
     offset = 0
-    for name, dtype, _ in layout:
+    for name, dtype, join in layout:
+        if offset == len(data) and offset:
+            planes[name] = np.full(num, NEUTRAL[join], dtype)
+            continue
         planes[name] = np.frombuffer(data, dtype, num, offset)
         offset += num * np.dtype(dtype).itemsize
     assert offset == len(data), "rollup row of another layout"

@@ -27,6 +27,7 @@ class Job(StatefulModel):
     priority = models.SmallIntegerField(default=0, help_text="Higher goes first")
     backend = models.CharField(max_length=32, default="local")
     num_workers = models.PositiveIntegerField(default=1)
+    drained = models.JSONField(default=list, help_text="Places whose workers were drained, oldest first")
     training = models.JSONField(default=dict, help_text="global_batch, micro_batch, lr, seq_len, seed, lora, …")
     config = models.JSONField(default=dict, help_text="The job file as submitted")
     failure_class = models.CharField(max_length=16, blank=True)
@@ -74,6 +75,7 @@ class Attempt(StatefulModel):
     job = models.ForeignKey(Job, models.CASCADE, related_name="attempts")
     fence = models.PositiveIntegerField(help_text="Fencing token: 1, 2, 3, … within the job")
     world_size = models.PositiveIntegerField()
+    places = models.JSONField(default=list, help_text="Machine or GPU of each rank; empty: 0, 1, 2, …")
     start_step = models.PositiveIntegerField(default=0)
     planned_steps = models.PositiveIntegerField(null=True)
     last_step = models.IntegerField(default=-1, help_text="Highest step reported, -1 before the first")
@@ -108,6 +110,8 @@ class Worker(PublicModel):
     last_step = models.IntegerField(default=-1)
     heartbeat_at = models.DateTimeField(null=True)
     step_time_s = models.FloatField(null=True, help_text="Smoothed wall time of a step")
+    micro_time_s = models.FloatField(null=True, help_text="Smoothed own time for one micro-batch, without waiting")
+    num_micro = models.FloatField(null=True, help_text="Micro-batches of its newest step")
     system = models.JSONField(default=dict)
 
     class Meta:

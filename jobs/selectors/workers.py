@@ -22,6 +22,8 @@ class StepTimes:
     mean: NDArray  # [W, B]
     highest: NDArray  # [W, B], -inf without any
     wait: NDArray  # [W, B] mean seconds a step spent waiting for other ranks
+    own: NDArray  # [W, B] mean seconds of own work in a step
+    micro: NDArray  # [W, B] own seconds for one micro-batch
     nonfinite: NDArray  # [W, B] steps whose gradient norm was not finite
     median: float | None  # of all cells shown
     worlds: list[tuple[int, int, int]]  # (first step, workers, fence) of each stretch of the branch
@@ -45,6 +47,8 @@ def step_times(
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = planes["step_time_sum_s"] / planes["num_steps"]
         wait = planes["wait_sum_s"] / planes["num_steps"]
+        own = planes["compute_sum_s"] / planes["num_own"]
+        micro = planes["compute_sum_s"] / planes["num_micro"]
     finite = mean[np.isfinite(mean)]
     newest = max((s.attempt_id for s in window.segments), default=None)
     return StepTimes(
@@ -53,6 +57,8 @@ def step_times(
         mean=mean,
         highest=planes["step_time_max_s"],
         wait=wait,
+        own=own,
+        micro=micro,
         nonfinite=planes["num_nonfinite"],
         median=float(np.median(finite)) if len(finite) else None,
         worlds=[(s.start, attempts[s.attempt_id].world_size, attempts[s.attempt_id].fence) for s in window.segments],
@@ -65,6 +71,8 @@ def worker_form(worker: Worker) -> dict[str, Any]:
         "rank": worker.rank,
         "host": worker.host,
         "step_time_s": worker.step_time_s,
+        "micro_time_s": worker.micro_time_s,
+        "num_micro": worker.num_micro,
         "last_step": worker.last_step,
         "heartbeat_at": worker.heartbeat_at,
     }

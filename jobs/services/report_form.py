@@ -35,6 +35,7 @@ class StepsForm(msgspec.Struct):
     lr: Numbers = []
     wait_s: Numbers = []
     compute_s: Numbers = []
+    num_micro: Numbers = []
     nonfinite: Nonfinite = {}
 
 
@@ -103,7 +104,7 @@ class Batch:
 
 
 _decoder = msgspec.json.Decoder(ReportForm)
-STEP_COLUMNS: Final = ("step_time_s", "tokens", "grad_norm", "lr", "wait_s", "compute_s")
+STEP_COLUMNS: Final = ("step_time_s", "tokens", "grad_norm", "lr", "wait_s", "compute_s", "num_micro")
 
 
 def report_parse(body: bytes) -> Batch:
@@ -163,7 +164,7 @@ def _step_columns(steps: StepsForm) -> tuple[dict[str, NDArray], dict[str, NDArr
             if not measured.all():
                 nulls[name] = ~measured
     _known("steps", steps.nonfinite, STEP_COLUMNS)
-    for name in ("step_time_s", "wait_s", "compute_s", "tokens"):
+    for name in ("step_time_s", "wait_s", "compute_s", "num_micro", "tokens"):
         if name in columns and (columns[name] < 0).any():
             raise _bad(f"steps.{name}", "not negative")
     return columns, nulls

@@ -90,25 +90,31 @@ def attempts_locked(ids: set[int]) -> list[Writing]:
 
 
 def workers_touch(attempt: Writing, batches: list[Batch], now: dt.datetime) -> None:
-    """Heartbeat, sequence, step and smoothed step time of every worker that reported."""
+    """Heartbeat, sequence, step and smoothed times of every worker that reported."""
     table = Worker._meta.db_table
     ranks = sorted({b.worker for b in batches})
     rows = _all(
-        f"SELECT id, rank, last_seq, last_step, step_time_s FROM {table} WHERE attempt_id = %s AND rank IN ({_marks(ranks)})",
+        f"SELECT id, rank, last_seq, last_step, step_time_s, micro_time_s, num_micro FROM {table}"
+        f" WHERE attempt_id = %s AND rank IN ({_marks(ranks)})",
         [attempt.pk, *ranks],
     )
     known = {row[1]: row for row in rows}
     changes: list[tuple[Any, ...]] = []
     for rank in ranks:
         mine = [b for b in batches if b.worker == rank]
-        pk, _, seq, step, time_s = known.get(rank) or (_worker_new(attempt, rank, now), rank, -1, -1, None)
+        fresh = None if rank in known else _worker_new(attempt, rank, now)
+        pk, _, seq, step, time_s, micro_s, share = known.get(rank) or (fresh, rank, -1, -1, None, None, None)
         for batch in mine:
-            seq, step, time_s = max(seq, batch.seq), max(step, last_step(batch)), _smoothed(time_s, batch)
+            seq, step = max(seq, batch.seq), max(step, last_step(batch))
+            time_s = _smoothed(time_s, batch.step_columns.get("step_time_s", np.empty(0)))
+            own, counts = own_times(batch)
+            micro_s, share = _smoothed(micro_s, own), float(counts[-1]) if len(counts) else share
         system = next((json.dumps(b.system) for b in reversed(mine) if b.system), None)
-        changes.append((seq, step, time_s, _time(now), system, pk))
+        changes.append((seq, step, time_s, micro_s, share, _time(now), system, pk))
     with connection.cursor() as cursor:
         cursor.executemany(
-            f"UPDATE {table} SET last_seq = %s, last_step = %s, step_time_s = %s, heartbeat_at = %s,"
+            f"UPDATE {table} SET last_seq = %s, last_step = %s, step_time_s = %s, micro_time_s = %s, num_micro = %s,"
+            " heartbeat_at = %s,"
             " system = COALESCE(%s, system) WHERE id = %s",
             changes,
         )
@@ -163,8 +169,15 @@ def _worker_new(attempt: Writing, rank: int, now: dt.datetime) -> int:
     return int(Worker.objects.create(attempt_id=attempt.pk, rank=rank, created_at=now).pk)
 
 
-def _smoothed(before: float | None, batch: Batch) -> float | None:
-    times = batch.step_columns.get("step_time_s", np.empty(0))
+def own_times(batch: Batch) -> tuple[NDArray, NDArray]:
+    """Own seconds for one micro-batch, and their number, of the steps in which both were measured."""
+    nothing = np.full(len(batch.step), np.nan)
+    own, counts = (batch.step_columns.get(name, nothing) for name in ("compute_s", "num_micro"))
+    known = np.isfinite(own) & np.isfinite(counts) & (counts > 0)
+    return own[known] / counts[known], counts[known]
+
+
+def _smoothed(before: float | None, times: NDArray) -> float | None:
     times = times[np.isfinite(times)]
     if not len(times):
         return before

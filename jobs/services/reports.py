@@ -199,6 +199,8 @@ class _Intake:
             tokens=np.nan_to_num(_column(batches, "tokens"), posinf=0, neginf=0).astype(np.int64),
             grad_norm=norm,
             nonfinite=np.concatenate(flagged),
+            compute_s=_column(batches, "compute_s"),
+            num_micro=_column(batches, "num_micro"),
         )
 
     def _touch_attempt(self) -> None:

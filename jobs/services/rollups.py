@@ -61,8 +61,10 @@ def worker_steps_add(
     tokens: NDArray,
     grad_norm: NDArray,
     nonfinite: NDArray,
+    compute_s: NDArray,
+    num_micro: NDArray,
 ) -> None:
-    """Add optimizer steps of workers (arrays [P]); a NaN time, wait or norm was not measured."""
+    """Add optimizer steps of workers (arrays [P]); a NaN time, wait, norm, own work or number of micro-batches was not measured."""
     for chunk in _by_steps(step):
         bins, at = np.unique(step[chunk], return_inverse=True)
         num = int(worker[chunk].max()) + 1
@@ -77,6 +79,10 @@ def worker_steps_add(
         norm = np.where(np.isfinite(grad_norm[chunk]), grad_norm[chunk], -np.inf)
         np.maximum.at(planes["grad_norm_max"], where, norm)
         np.add.at(planes["num_nonfinite"], where, nonfinite[chunk].astype("<u4"))
+        own = np.isfinite(compute_s[chunk]) & np.isfinite(num_micro[chunk])
+        np.add.at(planes["compute_sum_s"], where, np.where(own, compute_s[chunk], 0.0))
+        np.add.at(planes["num_micro"], where, np.where(own, num_micro[chunk], 0.0))
+        np.add.at(planes["num_own"], where, own.astype("<u4"))
         _levels_add(WorkerBin, WORKER, attempt_id, levels_of(planned_steps), bins, planes)
 
 

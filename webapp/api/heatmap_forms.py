@@ -75,6 +75,8 @@ def step_times_form(times: StepTimes) -> dict[str, Any]:
         "mean_s": rounded(times.mean, 4),
         "max_s": rounded(times.highest, 4),
         "wait_s": rounded(times.wait, 4),
+        "own_s": rounded(times.own, 4),
+        "micro_s": rounded(times.micro, 5),
         "nonfinite": sparse(times.nonfinite),
         "median_s": times.median,
         "worlds": [{"from": step, "workers": num, "fence": fence} for step, num, fence in times.worlds],

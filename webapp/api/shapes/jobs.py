@@ -237,6 +237,9 @@ class AttemptShape(StatefulShape):
     job = serializers.UUIDField(source="job.uuid", read_only=True)
     fence = serializers.IntegerField(help_text="1, 2, 3, … within the job; the highest may write")
     world_size = serializers.IntegerField()
+    places = serializers.ListField(
+        child=serializers.IntegerField(), help_text="Machine or GPU of each rank; empty: 0, 1, 2, …"
+    )
     start_step = serializers.IntegerField()
     last_step = serializers.IntegerField(help_text="-1 before the first")
     resumed_from = serializers.UUIDField(source="resumed_from.uuid", read_only=True, allow_null=True)
@@ -256,7 +259,11 @@ class WorkerShape(RowShape):
     last_seq = serializers.IntegerField()
     last_step = serializers.IntegerField()
     heartbeat_at = serializers.DateTimeField(allow_null=True)
-    step_time_s = serializers.FloatField(allow_null=True)
+    step_time_s = serializers.FloatField(allow_null=True, help_text="Wall time of a step, smoothed")
+    micro_time_s = serializers.FloatField(
+        allow_null=True, help_text="Its own time for one micro-batch, without waiting for other workers"
+    )
+    num_micro = serializers.FloatField(allow_null=True, help_text="Micro-batches of its newest step")
     system = serializers.JSONField()
 
 
