@@ -144,8 +144,7 @@ class MixtureControls:
         trouble = self._trainer.planner.save_now(step)
         if trouble:
             raise RuntimeError(trouble)
-        if self._trainer.session.rank == 0:
-            self._trainer.exporter.export(step)
+        self._trainer.export(step)
 
     def _evaluate(self, args: dict[str, Any], data: bytes | None, step: int) -> None:
         if not self._trainer.source.shards.held_out():

@@ -22,15 +22,20 @@ Ask = Callable[[], Callable[[], object | None]]  # a question to all ranks; the 
 
 @torch.no_grad()
 def evaluate_shards(
-    model: nn.Module, source: BatchSource, losses: Losses, agreement: Agreement, ask: Ask | None = None
+    model: nn.Module,
+    source: BatchSource,
+    losses: Losses,
+    agreement: Agreement,
+    ask: Ask | None = None,
+    idle: Callable[[], object] | None = None,
 ) -> dict[str, tuple[float, int, int]] | None:
     """Shard id -> (loss sum in nats, supervised tokens, samples) over all ranks (collective). Only shards that hold some out.
 
-    None where `ask` had an answer between two batches.
+    None where `ask` had an answer between two batches. `idle`: what a rank does while only others have a batch.
     """
     was_training = model.training
     model.eval()
-    sums = _sums(model, source, losses, agreement, ask)
+    sums = _sums(model, source, losses, agreement, ask, idle)
     model.train(was_training)
     if sums is None:
         return None
@@ -43,7 +48,12 @@ def evaluate_shards(
 
 
 def _sums(
-    model: nn.Module, source: BatchSource, losses: Losses, agreement: Agreement, ask: Ask | None
+    model: nn.Module,
+    source: BatchSource,
+    losses: Losses,
+    agreement: Agreement,
+    ask: Ask | None,
+    idle: Callable[[], object] | None,
 ) -> torch.Tensor | None:
     """This rank's [3, K] loss sums, tokens and samples. All ranks count the same rounds, also those with nothing left to do."""
     held = source.shards.held_out()
@@ -57,6 +67,8 @@ def _sums(
         answer = ask() if ask is not None else None
         if number < len(share):
             _add_batch(sums, model, source, losses, held, share[number])
+        elif idle is not None:
+            idle()
     return None if answer is not None and answer() is not None else sums
 
 

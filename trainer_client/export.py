@@ -30,6 +30,8 @@ LABEL = "counterflow.json"
 class WeightsExporter:
     """`export(step)` on rank 0; at most one export is being written at a time."""
 
+    is_collective = False  # whether all ranks are to call `export`
+
     def __init__(
         self,
         root: Path,
@@ -46,16 +48,21 @@ class WeightsExporter:
 
     def export(self, step: int) -> bool:
         """Begin to export the weights as they are now; False when the one before is still being written, or was the same."""
-        if step == self._last_step:
+        if not self._is_due(step):
             return False
-        if self._thread is not None and self._thread.is_alive():
+        self._begin(step, stage(model_state(self._model)))
+        return True
+
+    def _is_due(self, step: int) -> bool:
+        if self._thread is not None and self._thread.is_alive() and step != self._last_step:
             log.warning("weights of step %d are not exported: the export before is still being written", step)
             return False
+        return step != self._last_step
+
+    def _begin(self, step: int, staged: dict[str, torch.Tensor]) -> None:
         self._last_step = step
-        staged = stage(model_state(self._model))
         self._thread = threading.Thread(target=self._write, args=(step, staged), name="counterflow-export", daemon=True)
         self._thread.start()
-        return True
 
     def wait(self, timeout_s: float = 60.0) -> None:
         """Let an export in progress end."""

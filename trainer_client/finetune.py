@@ -123,6 +123,7 @@ def build_trainer(config: FinetuneConfig, session: Session, entries: list[ShardE
         export_every=config.export_every,
         eval_every=config.eval_every,
         fidelity=config.fidelity,
+        parallel=config.parallel,
         check_every=config.check_every,
         async_snapshots=config.async_snapshots,
         on_nonfinite=config.on_nonfinite,
@@ -211,9 +212,9 @@ def _conclude(trainer: BidirectionalMixin, session: Session) -> int:
         trainer.saver.save(step)  # waits for one that is still being written
         if trainer.options.eval_every:
             trainer.evaluate_held_out(step)
-        if trainer.options.export_every and session.rank == 0:
+        if trainer.options.export_every:
             trainer.exporter.wait()
-            trainer.exporter.export(step)
+            trainer.export(step)
     trainer.exporter.wait()
     message = _nonfinite_note(trainer)
     if leave is None:

@@ -50,6 +50,7 @@ class FinetuneConfig:
     eval_fraction: float = 0.0
     on_nonfinite: str = "skip"
     fidelity: str = "same_world"
+    parallel: str = "ddp"
     check_every: int = 50
     async_snapshots: bool = False
     method: str = "sft"
@@ -69,6 +70,11 @@ class FinetuneConfig:
         _require(0 <= self.eval_fraction < 1, "eval_fraction", "must lie in 0 <= fraction < 1")
         _require(self.max_grad_norm >= 0, "max_grad_norm", "must not be negative (0 for no clipping)")
         _require(not self.eval_every or self.eval_fraction > 0, "eval_every", "needs --eval_fraction above 0")
+        _require(
+            self.parallel == "ddp" or self.fidelity != "exact",
+            "fidelity",
+            "exact needs --parallel ddp: it adds whole gradients in one fixed order",
+        )
         _require(self.seed >= 0, "seed", "must not be negative")
         _require(self.shard_config.is_file(), "shard_config", f"{self.shard_config} is not a file")
 
@@ -130,6 +136,12 @@ def parser() -> argparse.ArgumentParser:
         choices=("same_world", "exact"),
         default=default.fidelity,
         help="equal bits after a resume with as many workers, or with any number",
+    )
+    add(
+        "--parallel",
+        choices=("ddp", "fsdp"),
+        default=default.parallel,
+        help="each worker holds a copy of the model, or a slice of it, its moments and its gradients",
     )
     add("--async_snapshots", action="store_true", help="copy the state in memory and write it while training goes on")
     add(

@@ -19,7 +19,8 @@ class BidirectionalOptions:
     `fidelity`: after a resize the weights are the `same_world`'s bit by bit if the world is the same, else up to rounding; or
     `exact`ly those of any other sequence of worlds. `check_every`: micro-steps between looks for directives inside a step.
     `async_snapshots`: periodic snapshots are copied in memory and written while training goes on. `snapshot_url`: an fsspec address
-    for snapshots instead of `snapshot_dir`, which still holds exports and the journal.
+    for snapshots instead of `snapshot_dir`, which still holds exports and the journal. `parallel`: each worker holds a copy of the
+    model (`ddp`) or a slice of it, its moments and its gradients (`fsdp`).
     """
 
     snapshot_dir: Path
@@ -33,12 +34,17 @@ class BidirectionalOptions:
     check_every: int = 50
     async_snapshots: bool = False
     snapshot_url: str = ""
+    parallel: str = "ddp"
 
     def __post_init__(self) -> None:
         if self.on_nonfinite not in {"skip", "apply", "stop"}:
             raise ValueError(f"on_nonfinite must be skip, apply or stop, not {self.on_nonfinite!r}")
         if self.fidelity not in {"same_world", "exact"}:
             raise ValueError(f"fidelity must be same_world or exact, not {self.fidelity!r}")
+        if self.parallel not in {"ddp", "fsdp"}:
+            raise ValueError(f"parallel must be ddp or fsdp, not {self.parallel!r}")
+        if self.parallel == "fsdp" and self.fidelity == "exact":
+            raise ValueError("fidelity exact needs copies of the model: it adds whole gradients in one fixed order")
         if self.check_every < 1:
             raise ValueError(f"check_every must be at least 1, not {self.check_every}")
 

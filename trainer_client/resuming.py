@@ -67,8 +67,7 @@ class Resumption:
     def _load(self) -> tuple[dict[str, Any], dict[int, str]]:
         """Everything into its place; what is there now for the digest, and the digests of gradients that this rank read."""
         trainer, loaded = self._trainer, self.loaded
-        load_model_state(trainer.model, loaded.tensors["model"])
-        load_optimizer_state(trainer.optimizer, loaded.tensors["optimizer"])
+        self._load_tensors()
         trainer.lr_scheduler.load_state_dict(loaded.tensors["scheduler"])
         trainer.source.mixture.load_state_dict(loaded.head["mixture"])
         trainer.controls.restore(loaded.head["training"])
@@ -81,6 +80,12 @@ class Resumption:
             "training": trainer.controls.state(),
         }
         return head, gradients
+
+    def _load_tensors(self) -> None:
+        """Parameters and moments."""
+        whole = self.loaded.whole()
+        load_model_state(self._trainer.model, whole["model"])
+        load_optimizer_state(self._trainer.optimizer, whole["optimizer"])
 
     def _restore_rng(self) -> None:
         trainer, loaded = self._trainer, self.loaded
@@ -120,20 +125,18 @@ class Resumption:
         saved = self.loaded.head.get("digest_parts")
         if saved is None:
             return ""  # written before digests were
-        trainer = self._trainer
         empty = state_digest({"pieces": {}})
         all_gradients = [gradients.get(rank, empty) for rank in range(len(self.loaded.head["gradient_digests"]))]
-        state = digest_parts(
-            head,
-            model_state(trainer.model),
-            trainer.optimizer.state_dict(),
-            trainer.lr_scheduler.state_dict(),
-            all_gradients,
-        )
+        model, optimizer = self._live()
+        state = digest_parts(head, model, optimizer, self._trainer.lr_scheduler.state_dict(), all_gradients)
         parts = self.parts = part_digests(state)
         self.digest = combined_digest(parts)
         different = differing_parts(parts, saved)
         return f"the loaded state is not the saved one: {', '.join(different)} differ" if different else ""
+
+    def _live(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Parameters, and the state of the optimizer, as they are now."""
+        return model_state(self._trainer.model), self._trainer.optimizer.state_dict()
 
     def _give_up_on(self, trouble: str) -> None:
         """Set the snapshot aside and take the one before; or end, where the snapshot is not to blame."""
@@ -152,8 +155,8 @@ class Resumption:
         loaded, found = self.loaded, None
         with contextlib.suppress(Exception):  # whatever odd content does to it is a difference
             ranks = range(len(loaded.head["gradient_digests"]))
-            gradients = [state_digest({"pieces": loaded.gradients(rank)}) for rank in ranks]
-            found = proof(loaded.head, loaded.tensors, gradients)["digest_parts"]
+            gradients = [loaded.gradient_digest(rank) for rank in ranks]
+            found = proof(loaded.head, loaded.hashed(), gradients)["digest_parts"]
         saved = loaded.head.get("digest_parts")
         return saved is not None and found == saved
 

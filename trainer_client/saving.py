@@ -39,11 +39,12 @@ UNREADABLE = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, 
 
 @dataclass
 class Draft:
-    """What rank 0 writes: everything that goes into one snapshot, and how that went."""
+    """What a rank writes: its part of one snapshot, and how that went. `slices`: of a model in slices."""
 
     head: dict[str, Any]
     tensors: dict[str, Any]
     gradients: list[dict[str, Piece]]
+    slices: dict[str, Any] = field(default_factory=dict)
     trouble: str = ""
     stale: bool = False
     done: threading.Event = field(default_factory=threading.Event)
@@ -111,20 +112,20 @@ class StateSaver:
         draft, self._draft, self._under_way = self._draft, None, False
         if draft is not None:
             draft.done.wait()
-        outcome = (draft.trouble, draft.stale) if draft is not None else None
-        trouble, stale = self._trainer.agreement.broadcast(outcome)
-        self.stale = self.stale or stale
+        own = (draft.trouble, draft.stale) if draft is not None else ("", False)
+        outcomes = self._trainer.agreement.gather(own)
+        trouble = next((text for text, _ in outcomes if text), "")
+        self.stale = self.stale or any(stale for _, stale in outcomes)
         if trouble:
             self.saved = None
-        return str(trouble)
+        return trouble
 
     # -- what goes in -------------------------------------------------------------------------------------------------
 
     def _drafted(self, step: int, partial: PartialStep | None, *, copy: bool) -> Draft | None:
         """Bring together what the ranks hold (collective); rank 0 gets it, copied if training goes on meanwhile."""
         trainer = self._trainer
-        own = {"rng": capture_rng(), "sums": partial.sums if partial else {}}
-        by_rank = trainer.agreement.gather(own)
+        by_rank = self._own(partial)
         gradients = self._collected(partial.pieces) if partial is not None else []
         if trainer.session.rank > 0:
             return None
@@ -178,7 +179,11 @@ class StateSaver:
             },
         }
 
-    # -- rank 0, possibly in a thread ---------------------------------------------------------------------------------
+    def _own(self, partial: PartialStep | None) -> list[dict[str, Any]]:
+        """Random state and sums by shard of every rank (collective)."""
+        return self._trainer.agreement.gather({"rng": capture_rng(), "sums": partial.sums if partial else {}})
+
+    # -- in a thread or not; on rank 0, and on all ranks for a model in slices ---------------------------------------------
 
     def _start(self, draft: Draft, wait: bool) -> None:
         if wait:
@@ -197,12 +202,12 @@ class StateSaver:
             draft.trouble, draft.stale = f"{where} was not written: {error}", True
         except (OSError, RuntimeError, ValueError) as error:
             draft.trouble = f"{where} failed: {type(error).__name__}: {error}"
-            self._trainer.session.say(draft.trouble, "error")
+            if self._trainer.session.rank == 0:
+                self._trainer.session.say(draft.trouble, "error")
         finally:
             draft.done.set()
 
     def _write_and_announce(self, draft: Draft) -> None:
-        report, step = self._trainer.session.report_snapshot, draft.head["step"]
         head, details = dict(draft.head), {"world_size": draft.head["world_size"]}
 
         def fill(folder: Path) -> None:
@@ -212,8 +217,13 @@ class StateSaver:
             details["digest"] = head["digest"]
             write_head(folder, head)
 
-        snapshot = self.store.write(step, fill, details, micro_step=head["micro_step"])
+        snapshot = self.store.write(head["step"], fill, details, micro_step=head["micro_step"])
         self.store.verify(snapshot.path, from_disk=True)
+        self._announce(snapshot, head)
+
+    def _announce(self, snapshot: Snapshot, head: dict[str, Any]) -> None:
+        """It has been read back: tell, and delete the oldest."""
+        report, step = self._trainer.session.report_snapshot, head["step"]
         told = {"snapshot": snapshot.name, "kind": "gradient", "step": step, "uri": self.store.uri_of(snapshot.name)}
         told |= {"micro_step": head["micro_step"], "num_bytes": snapshot.num_bytes, "digest": head["digest"]}
         report(status="verified", parts=head["digest_parts"], **told)

@@ -12,6 +12,7 @@ import torch
 
 from trainer_client.digests import differing_parts, state_digest
 from trainer_client.saving import proof
+from trainer_client.slicefiles import gradient_piece
 from trainer_client.snapshots import Snapshot, SnapshotCorrupt
 from trainer_client.training_state import LoadedState, read_state
 
@@ -41,8 +42,8 @@ def parts_that_differ(content: LoadedState) -> list[str] | None:
     saved = content.head.get("digest_parts")
     if saved is None:
         return None
-    gradients = [state_digest({"pieces": pieces}) for pieces in _gradients(content)]
-    found = proof(content.head, content.tensors, gradients)["digest_parts"]
+    gradients = [content.gradient_digest(rank) for rank in range(len(content.head.get("gradient_digests") or ()))]
+    found = proof(content.head, content.hashed(), gradients)["digest_parts"]
     return differing_parts(found, saved)
 
 
@@ -52,27 +53,33 @@ def _gradients(content: LoadedState) -> list[dict[str, Any]]:
 
 def summary(content: LoadedState, snapshot: Snapshot) -> dict[str, Any]:
     """Step, world, sizes, parts and digest."""
-    head, model = content.head, content.tensors["model"]
+    head, tensors = content.head, content.hollow()
+    model = tensors["model"]
     kinds = Counter(str(tensor.dtype).removeprefix("torch.") for tensor in model.values())
-    given = {name: head.get(name) for name in ("micro_step", "world_size", "planned_steps", "seed", "fidelity")}
+    given = {
+        name: head.get(name) for name in ("micro_step", "world_size", "slices", "planned_steps", "seed", "fidelity")
+    }
+    given["slices"] = given["slices"] or "none: whole tensors"
     return {
         "name": snapshot.name,
         "step": snapshot.step,
         **given,
         "num_parameters": sum(tensor.numel() for tensor in model.values()),
         "types": ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()),
-        "num_moments": len(content.tensors["optimizer"]["state"]),
+        "num_moments": len(tensors["optimizer"]["state"]),
         "num_directives": len(head.get("applied") or ()),
         "num_bytes": snapshot.num_bytes,
         "digest": head.get("digest", ""),
         "parts": head.get("digest_parts") or {},
-        "bytes_by_part": _bytes_by_part(content),
+        "bytes_by_part": _bytes_by_part(content, tensors),
         "files": {path.name: path.stat().st_size for path in sorted(snapshot.path.iterdir()) if path.is_file()},
     }
 
 
-def _bytes_by_part(content: LoadedState) -> dict[str, int]:
-    parts = dict(content.tensors) | {"gradients": _gradients(content)}
+def _bytes_by_part(content: LoadedState, tensors: dict[str, Any]) -> dict[str, int]:
+    slices = content.slices
+    gradients = _gradients(content) if slices is None else [gradient_piece(slices.shapes, slices.shell)]
+    parts = tensors | {"gradients": gradients}
     return {name: sum(tensor.nbytes for _, tensor in _tensors(part)) for name, part in parts.items()}
 
 
@@ -99,7 +106,7 @@ def differences(left: LoadedState, right: LoadedState) -> dict[str, Any]:
 def _state(content: LoadedState) -> Iterator[tuple[str, Any]]:
     head = {key: value for key, value in content.head.items() if key not in DIGESTS}
     gradients = {f"rank {rank}": pieces for rank, pieces in enumerate(_gradients(content))}
-    yield from _leaves({"head": head, **content.tensors, "gradients": gradients})
+    yield from _leaves({"head": head, **content.whole(), "gradients": gradients})
 
 
 def _difference(a: Any, b: Any) -> dict[str, Any] | None:

@@ -80,6 +80,8 @@ class StepRunner:
             if batch.work.works(trainer.session.rank, number):
                 total = total + self._micro_step(model, batch, batch.micro[self.num_done])
                 self.num_done += 1
+            else:
+                trainer.sit_out()
         trainer.accumulation.reduce()
         return total * trainer.session.world_size
 

@@ -21,23 +21,21 @@ from accelerate.utils import DistributedType
 from torch import nn
 from transformers import Trainer
 
-from trainer_client.accumulation import Accumulation, SumAccumulation
+from trainer_client.accumulation import Accumulation
 from trainer_client.controls import MixtureControls
 from trainer_client.encoding import BatchSource, MicroBatch
 from trainer_client.evaluation import evaluate_shards
-from trainer_client.export import WeightsExporter
 from trainer_client.loss import sample_losses
 from trainer_client.nextstep import StepPlanner
 from trainer_client.nonfinite import NonfiniteGuard
 from trainer_client.options import BidirectionalOptions
 from trainer_client.owntime import OWN
+from trainer_client.parallel import accumulation_for, cut_if_asked, exporter_for, resumption_for, saver_for
 from trainer_client.permutation import combine
 from trainer_client.resuming import FallBack, Resumption, check_fidelity
-from trainer_client.saving import StateSaver
 from trainer_client.session import Leave, Session
 from trainer_client.stepping import LeftInStep, StepBatch, StepRunner
 from trainer_client.training_state import LoadedState
-from trainer_client.treeaccumulation import TreeAccumulation
 
 log = logging.getLogger("counterflow.trainer")
 
@@ -72,6 +70,7 @@ class BidirectionalMixin(_Base):
     def __init__(
         self, *args: Any, source: BatchSource, session: Session, options: BidirectionalOptions, **kwargs: Any
     ) -> None:
+        self.slices = cut_if_asked(kwargs.get("model", args[0] if args else None), options, session.agreement)
         super().__init__(*args, **kwargs)
         self.source, self.session, self.options = source, session, options
         self.agreement = session.agreement
@@ -85,12 +84,11 @@ class BidirectionalMixin(_Base):
         self.applied_lr = 0.0
         self._batch: StepBatch | None = None
         self._check_args()
-        self.exporter = WeightsExporter(
-            options.snapshot_dir, self.model, self.processing_class, session.report_snapshot
-        )
+        self.ranks_are_free = self.ranks_are_free and self.slices is None
+        self.exporter = exporter_for(self)
         self.controls = MixtureControls(self)
         self.runner, self.planner = StepRunner(self), StepPlanner(self)
-        self.saver = StateSaver(self)
+        self.saver = saver_for(self)
         self.saver.claim()
 
     def _check_args(self) -> None:
@@ -103,8 +101,8 @@ class BidirectionalMixin(_Base):
             )
         if self.accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
             raise ValueError(
-                "BidirectionalTrainer keeps the whole model on each worker and exchanges gradients itself: leave fsdp and "
-                "deepspeed out of the arguments"
+                "BidirectionalTrainer exchanges gradients itself: leave fsdp and deepspeed out of the arguments; for a model in "
+                'slices give options with parallel="fsdp"'
             )
         args._n_gpu = min(args.n_gpu, 1)  # a process has one device; nn.DataParallel would split micro-batches
         args.logging_nan_inf_filter = False  # the filter would show a clean curve over a ruined run
@@ -114,7 +112,7 @@ class BidirectionalMixin(_Base):
     def resume(self, loaded: LoadedState, fall_back: FallBack | None = None) -> None:
         """Continue from `loaded`; before `train()`, which puts everything back."""
         check_fidelity(self, loaded)
-        self.resumption = Resumption(self, loaded, fall_back)
+        self.resumption = resumption_for(self, loaded, fall_back)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As Trainer's; returns None where all ranks left inside a step."""
@@ -129,10 +127,9 @@ class BidirectionalMixin(_Base):
         # Gradients are exchanged by `accumulation`: a model that also did it by itself would count them twice.
         self.accelerator.prepare_model = functools.partial(self.accelerator.prepare_model, evaluation_mode=True)
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
-        self.agreement.copy_from_first(chain(self.model.parameters(), self.model.buffers()))
-        trained = [(name, part) for name, part in self.model.named_parameters() if part.requires_grad]
-        kind = TreeAccumulation if self.options.fidelity == "exact" else SumAccumulation
-        self.accumulation = kind(trained, self.agreement)
+        if self.slices is None:
+            self.agreement.copy_from_first(chain(self.model.parameters(), self.model.buffers()))
+        self.accumulation = accumulation_for(self)
         if self.resumption is not None:
             self.resumption.put_back()
             self.state.global_step = self.resumption.loaded.step
@@ -185,6 +182,11 @@ class BidirectionalMixin(_Base):
         self._seed(batch.step, micro.index)
         return super().training_step(model, micro.fields | {"shard": micro.shard}, batch.num_supervised)
 
+    def sit_out(self) -> None:
+        """What a rank does in a round in which only others have a micro-batch."""
+        if self.slices is not None:
+            self.slices.go_along()
+
     def _seed(self, step: int, micro: int) -> None:
         """Dropout and the like depend on the micro-batch, not on the rank that does it."""
         torch.manual_seed(int(combine(self.args.seed & (2**64 - 1), _MICRO_SEED, step, micro & 0xFFFFFFFF)) >> 1)
@@ -218,6 +220,7 @@ class BidirectionalMixin(_Base):
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         """The norm before clipping, equal on all ranks. A step that is not finite is dealt with here, before the optimizer."""
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         self._norm = float(norm)
         self.applied_lr = float(self.optimizer.param_groups[0]["lr"])
         if self.guard.skips(self._norm, self.state.global_step):
@@ -242,28 +245,34 @@ class BidirectionalMixin(_Base):
             tokens=sum(tokens for _, tokens, _ in sums.values()),
             grad_norm=self._norm,
             lr=self.applied_lr,
-            compute_s=OWN.own_s(),
+            compute_s=OWN.own_s() if self.slices is None else None,  # in slices it is full of waiting
             num_micro=self.runner.num_done,
             shards={names[shard]: values for shard, values in sums.items()},
         )
 
     def _periodic(self, step: int) -> None:
         options = self.options
-        if options.export_every and step % options.export_every == 0 and self.session.rank == 0:
-            self.exporter.export(step)
+        if options.export_every and step % options.export_every == 0:
+            self.export(step)
         if options.eval_every and step % options.eval_every == 0:
             self.evaluate_held_out(step)
         if options.snapshot_every and step % options.snapshot_every == 0 and step < self.args.max_steps:
             self.saver.save(step, wait=not options.async_snapshots)
+
+    def export(self, step: int) -> None:
+        """The weights as they are now, for others (collective)."""
+        if self.session.rank == 0 or self.exporter.is_collective:
+            self.exporter.export(step)
 
     def evaluate_held_out(self, step: int) -> dict[str, tuple[float, int, int]]:
         """Loss by shard on the held-out samples (collective): id -> (loss sum, tokens, samples).
 
         Told to leave meanwhile, it is cut off, finds nothing, and is made up for when the run goes on.
         """
-        found = evaluate_shards(
-            self.model, self.source, self.sample_losses, self.agreement, lambda: self.session.ask(step)
-        )
+        ask, idle = lambda: self.session.ask(step), self.slices.follow if self.slices else None
+        found = evaluate_shards(self.model, self.source, self.sample_losses, self.agreement, ask, idle)
+        if self.slices is not None:
+            self.slices.put_away()
         self.evaluation_due = found is None
         if found is None:
             self.session.say(f"the evaluation before step {step} is cut off: told to leave")

@@ -2,7 +2,8 @@
 that is under way the gradient so far.
 
 Everything that a world of another size can take over is stored once, by rank 0; random state and gradients are stored for
-each rank. A rank that finds no random state of its own gets a stream derived from seed, step and rank.
+each rank. A rank that finds no random state of its own gets a stream derived from seed, step and rank. Of a model in slices each
+rank stores its own rows (`slicefiles`), and the gradient so far is one for all ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import torch
 from torch import nn
 
 from trainer_client.accumulation import Piece
+from trainer_client.digests import state_digest
 from trainer_client.permutation import combine
+from trainer_client.slicefiles import SliceFiles, gradient_piece, with_slices
 from trainer_client.snapshots import Snapshot, SnapshotCorrupt
 
 TENSORS, HEAD = "tensors.pt", "state.json"
@@ -28,11 +31,15 @@ _RNG = 21
 
 @dataclass(frozen=True, slots=True)
 class LoadedState:
-    """A snapshot read back. `head`: step, world_size, mixture, training, partial, …; `tensors`: model, optimizer, …"""
+    """A snapshot read back. `head`: step, world_size, mixture, training, partial, …; `tensors`: model, optimizer, …
+
+    Of a model in slices, `tensors` lacks what is in `slices`.
+    """
 
     snapshot: Snapshot
     head: dict[str, Any]
     tensors: dict[str, Any] = field(repr=False)
+    slices: SliceFiles | None = field(default=None, repr=False)
 
     @property
     def step(self) -> int:
@@ -43,8 +50,29 @@ class LoadedState:
         """The step under way, where the snapshot was taken in the middle of one."""
         return self.head.get("partial")
 
+    def whole(self) -> dict[str, Any]:
+        """All tensors, whole, in memory."""
+        return with_slices(self.tensors, self.slices.shapes, self.slices.whole) if self.slices else self.tensors
+
+    def hashed(self) -> dict[str, Any]:
+        """For digests: the same, or a digest in the place of each tensor that is in slices (one at a time in memory)."""
+        return with_slices(self.tensors, self.slices.shapes, self.slices.digest) if self.slices else self.tensors
+
+    def hollow(self) -> dict[str, Any]:
+        """For types and sizes: the same, where what is in slices has no content."""
+        return with_slices(self.tensors, self.slices.shapes, self.slices.shell) if self.slices else self.tensors
+
+    def gradient_digest(self, rank: int) -> str:
+        """The digest of `gradients(rank)`."""
+        slices = self.slices
+        if slices is None or rank > 0:
+            return state_digest({"pieces": self.gradients(rank)})
+        return state_digest({"pieces": gradient_piece(slices.shapes, slices.digest)})
+
     def gradients(self, rank: int) -> dict[str, Piece]:
-        """The pieces that this rank of the world that saved had."""
+        """The pieces that this rank of the world that saved had; the gradient in slices counts as rank 0's."""
+        if self.slices is not None:
+            return gradient_piece(self.slices.shapes, self.slices.whole) if rank == 0 else {}
         path = self.snapshot.path / gradient_file(rank)
         if not path.exists():
             return {}
@@ -65,15 +93,19 @@ def model_state(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def load_model_state(model: nn.Module, state: dict[str, torch.Tensor]) -> None:
     """Put parameters back; every expected name must be there and no other (a missing one would train on from noise)."""
-    own = model_state(model)
-    missing, surplus = sorted(set(own) - set(state)), sorted(set(state) - set(own))
+    check_names(model_state(model), {name: tuple(tensor.shape) for name, tensor in state.items()})
+    model.load_state_dict(state, strict=False)
+
+
+def check_names(own: Mapping[str, torch.Tensor], saved: Mapping[str, tuple[int, ...]]) -> None:
+    """`SnapshotCorrupt` where names or shapes of what is to be put back differ."""
+    missing, surplus = sorted(set(own) - set(saved)), sorted(set(saved) - set(own))
     if missing or surplus:
         raise SnapshotCorrupt(f"the snapshot is of another model: missing {missing[:5]}, not expected {surplus[:5]}")
     for name, tensor in own.items():
-        if tensor.shape != state[name].shape:
-            shapes = f"{list(state[name].shape)} in the snapshot, {list(tensor.shape)} here"
+        if tuple(tensor.shape) != saved[name]:
+            shapes = f"{list(saved[name])} in the snapshot, {list(tensor.shape)} here"
             raise SnapshotCorrupt(f"the snapshot is of another model: {name} has shape {shapes}")
-    model.load_state_dict(state, strict=False)
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
@@ -137,7 +169,8 @@ def read_state(snapshot: Snapshot) -> LoadedState:
     """Read a verified snapshot; only tensors and plain values are unpickled."""
     head = json.loads((snapshot.path / HEAD).read_text(encoding="utf-8"))
     tensors = torch.load(snapshot.path / TENSORS, map_location="cpu", weights_only=True)
-    return LoadedState(snapshot, head, tensors)
+    num_slices = head.get("slices", 0)
+    return LoadedState(snapshot, head, tensors, SliceFiles(snapshot.path, num_slices) if num_slices else None)
 
 
 def capture_rng() -> dict[str, Any]:

@@ -199,7 +199,8 @@ def train(
     loaded = resume_if_asked(trainer, config)
     trainer.train()
     code = _conclude(trainer, session)
-    weights = torch.cat([parameter.detach().flatten() for parameter in trainer.model.parameters()])
+    whole = [part.full_tensor() if hasattr(part, "full_tensor") else part for part in trainer.model.parameters()]
+    weights = torch.cat([part.detach().flatten() for part in whole])
     return seen | {
         "code": code,
         "start": loaded.step if loaded else 0,

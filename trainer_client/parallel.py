@@ -1,0 +1,55 @@
+"""What differs between a model that each worker has a copy of (`ddp`) and one that is in slices (`fsdp`).
+
+A world of one has nothing to slice: it works with its copy, and snapshots of either kind can be gone on with by the other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainer_client.accumulation import Accumulation, SumAccumulation
+from trainer_client.agreement import Agreement
+from trainer_client.export import WeightsExporter
+from trainer_client.options import BidirectionalOptions
+from trainer_client.resuming import FallBack, Resumption
+from trainer_client.saving import StateSaver
+from trainer_client.sliceresuming import SliceResumption
+from trainer_client.slices import SliceAccumulation, SliceExporter, Slices
+from trainer_client.slicesaving import SliceSaver
+from trainer_client.training_state import LoadedState
+from trainer_client.treeaccumulation import TreeAccumulation
+
+if TYPE_CHECKING:
+    from trainer_client.trainer import BidirectionalMixin
+
+
+def cut_if_asked(model: Any, options: BidirectionalOptions, agreement: Agreement) -> Slices | None:
+    """The slices of `model`, which is changed in place (collective); None where it stays whole."""
+    return Slices(model, agreement) if options.parallel == "fsdp" and agreement.world_size > 1 else None
+
+
+def exporter_for(trainer: BidirectionalMixin) -> WeightsExporter:
+    """Its weights for others."""
+    where, report = trainer.options.snapshot_dir, trainer.session.report_snapshot
+    if trainer.slices is None:
+        return WeightsExporter(where, trainer.model, trainer.processing_class, report)
+    return SliceExporter(trainer.slices, trainer.agreement, where, trainer.model, trainer.processing_class, report)
+
+
+def saver_for(trainer: BidirectionalMixin) -> StateSaver:
+    """Its snapshots (collective)."""
+    return StateSaver(trainer) if trainer.slices is None else SliceSaver(trainer)
+
+
+def resumption_for(trainer: BidirectionalMixin, loaded: LoadedState, fall_back: FallBack | None) -> Resumption:
+    """Its way back."""
+    return (Resumption if trainer.slices is None else SliceResumption)(trainer, loaded, fall_back)
+
+
+def accumulation_for(trainer: BidirectionalMixin) -> Accumulation:
+    """Its gradient."""
+    trained = [(name, part) for name, part in trainer.model.named_parameters() if part.requires_grad]
+    if trainer.slices is not None:
+        return SliceAccumulation(trained)
+    kind = TreeAccumulation if trainer.options.fidelity == "exact" else SumAccumulation
+    return kind(trained, trainer.agreement)

@@ -1,0 +1,148 @@
+"""A model in slices: of every parameter, moment and gradient each rank holds some rows (FSDP2, `fully_shard`).
+
+Each block of the model is one group, and what is left another; a group's parameters are whole only while it computes. Every
+forward and backward pass is collective, so a rank without a micro-batch of its own goes along with one that counts for nothing
+(`Slices.go_along`). Gradients are added over ranks with each micro-batch: what the ranks hold together is the gradient so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from trainer_client.accumulation import SUM, Piece
+from trainer_client.agreement import Agreement
+from trainer_client.encoding import IGNORED
+from trainer_client.export import WeightsExporter
+from trainer_client.loss import sample_losses
+from trainer_client.training_state import model_state
+from trainer_client.workshare import StepWork
+
+
+class Slices:
+    """Cuts `model` in place, for the ranks of `agreement` (collective; every rank has loaded all of it)."""
+
+    def __init__(self, model: Any, agreement: Agreement) -> None:
+        if not isinstance(model, nn.Module):
+            raise ValueError("slices need a model that is loaded, not its name")
+        agreement.copy_from_first(chain(model.parameters(), model.buffers()))
+        mesh = init_device_mesh("cuda" if torch.cuda.is_available() else "cpu", (agreement.world_size,))
+        policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
+        for module in (*blocks(model), model):
+            fully_shard(module, mesh=mesh, mp_policy=policy)
+        self.model = model
+        self._groups = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        for (
+            group
+        ) in self._groups:  # sums, never means; and as many gradients on every rank, or they would wait for each other
+            group.set_gradient_divide_factor(1.0)
+            group.set_force_sum_reduction_for_comms(True)
+            group.set_reduce_scatter_unused_params(True, recurse=False)
+
+    def go_along(self) -> None:
+        """Take part in the micro-batch of the others with tokens that are not supervised: their gradient is zero."""
+        logits, labels = self.follow()
+        sample_losses(logits, labels)[0].sum().backward()
+
+    def follow(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take part in a forward pass of the others; logits and labels of nothing."""
+        tokens = torch.zeros(1, 2, dtype=torch.long, device=next(self.model.parameters()).device)
+        return self.model(input_ids=tokens, use_cache=False).logits, torch.full_like(tokens, IGNORED)
+
+    def put_away(self) -> None:
+        """Nothing stays whole, after a forward pass without a backward one."""
+        for group in self._groups:
+            group.reshard()
+
+    def gathered(self, state: Mapping[str, torch.Tensor], *, keep: bool) -> dict[str, torch.Tensor]:
+        """Whole tensors in CPU memory where `keep`, else nothing (collective, a tensor at a time). Tied ones share memory."""
+        tied = {name: id(parameter) for name, parameter in self.model.named_parameters(remove_duplicate=False)}
+        seen: dict[int, torch.Tensor | None] = {}
+        for name, tensor in state.items():
+            which = tied.get(name, id(tensor))
+            if which not in seen:
+                whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+                seen[which] = whole.detach().to("cpu", copy=True) if keep else None
+        found = {name: seen[tied.get(name, id(tensor))] for name, tensor in state.items()}
+        return {name: whole for name, whole in found.items() if whole is not None}
+
+
+class SliceExporter(WeightsExporter):
+    """As `WeightsExporter`, called on every rank; rank 0 gets the whole weights, in CPU memory, and writes them."""
+
+    is_collective = True
+
+    def __init__(self, slices: Slices, agreement: Agreement, *args: Any) -> None:
+        super().__init__(*args)
+        self._slices, self._agreement = slices, agreement
+
+    def export(self, step: int) -> bool:
+        """Begin to export the weights as they are now (collective)."""
+        is_first = self._agreement.rank == 0
+        due = bool(self._agreement.broadcast(self._is_due(step) if is_first else None))
+        if due:
+            staged = self._slices.gathered(model_state(self._model), keep=is_first)
+            if is_first:
+                self._begin(step, staged)
+        return due
+
+
+class SliceAccumulation:
+    """The gradient of a step whose sum over ranks is taken with every micro-batch. See `accumulation.Accumulation`."""
+
+    mode = "same_world"
+
+    def __init__(self, parameters: Iterable[tuple[str, nn.Parameter]]) -> None:
+        self._parameters = list(parameters)
+
+    def begin(self, work: StepWork, carried: Mapping[str, Piece] | None) -> None:
+        """`carried`: this rank's slices of the sum so far."""
+        own = (carried or {}).get(SUM, {})
+        for name, parameter in self._parameters:
+            parameter.grad = own.get(name)
+
+    def take(self, index: int) -> None:
+        """It has been added already."""
+
+    def pieces(self) -> dict[str, Piece]:
+        """This rank's slices of the sum over all ranks."""
+        held = {name: parameter.grad for name, parameter in self._parameters if parameter.grad is not None}
+        return {SUM: held} if held else {}
+
+    def reduce(self) -> None:
+        """Nothing is left to be added."""
+
+
+def blocks(model: nn.Module) -> list[nn.Module]:
+    """The layers of a model that are not to be split, as transformers names them; else those of its largest list."""
+    names = {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
+    found = [module for module in model.modules() if type(module).__name__ in names]
+    if found:
+        return found
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) > 1]
+    return [*max(lists, key=_num_elements)] if lists else []
+
+
+def _num_elements(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's rows of a slice; a whole tensor as it is."""
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
+
+
+def like(parameter: torch.Tensor, rows: torch.Tensor) -> DTensor:
+    """`rows` as this rank's slice of a tensor that is cut as `parameter` is."""
+    assert isinstance(parameter, DTensor)
+    own = rows.to(local(parameter).device)
+    return DTensor.from_local(
+        own, parameter.device_mesh, parameter.placements, shape=parameter.shape, stride=parameter.stride()
+    )
