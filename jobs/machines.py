@@ -16,3 +16,10 @@ def spot_policy(job: Job) -> str:
 def is_planned(job: Job) -> bool:
     """Whether machines are bought and given back for the job by decisions."""
     return bool(spot_policy(job))
+
+
+# Orders whose arguments are the wanted numbers of machines; the newest one of a job is its target.
+ALLOCATIONS = ("procure", "release", "switch_to_on_demand", "migrate", "idle")
+# Orders that wait for a trainer to leave or for machines to come, and are looked at again as soon as one does.
+MOVES = ("resize", "drain_worker", "preempt", *ALLOCATIONS)
+TAKEN = "taken by the provider"  # the detail of a machine that ended though nobody here had asked for it

@@ -260,6 +260,8 @@ LOCAL_USD_PER_HOUR = env.float("COUNTERFLOW_LOCAL_USD_PER_HOUR", default=0.0)  #
 # The planner: a slot of its programme, and how often a planned job is looked at when nothing asks for it.
 PLAN_SLOT_S = env.float("COUNTERFLOW_PLAN_SLOT_S", default=300.0)
 PLAN_EVERY_S = env.float("COUNTERFLOW_PLAN_EVERY_S", default=300.0)
+# A simulated cloud in fast motion, as `seed=7,factor=60`; empty: none, and no job is planned. See docs/machines.md.
+MARKET = env.str("COUNTERFLOW_MARKET", default="")
 COMMAND_LEASE_S = env.float("COUNTERFLOW_COMMAND_LEASE_S", default=20.0)
 ATTEMPT_SILENT_S = env.float("COUNTERFLOW_ATTEMPT_SILENT_S", default=1800.0)  # a living run without a report is stopped
 OPENAI_BASE_URL = env.str("COUNTERFLOW_OPENAI_BASE_URL", default="")

@@ -3,14 +3,20 @@
 from dataclasses import dataclass
 from typing import Any
 
+from django.conf import settings
+
 
 @dataclass(frozen=True)
 class Tick:
-    """One periodic task: the Celery task's name, its period and the queue that carries it."""
+    """One periodic task: the Celery task's name, its period and the queue that carries it.
+
+    `only_with`: the setting without which there is nothing to do.
+    """
 
     task: str
     period_s: int
     queue: str = "clock"
+    only_with: str = ""
 
 
 SCHEDULE: dict[str, Tick] = {
@@ -22,6 +28,7 @@ SCHEDULE: dict[str, Tick] = {
     "sweep": Tick("workers.sweep", 3),
     "rules": Tick("workers.rules", 3),
     "notifications": Tick("workers.notifications", 3),
+    "machines": Tick("workers.machines", 1, "urgent", only_with="MARKET"),
     "orphans": Tick("workers.orphans", 60),
     "market_feeds": Tick("workers.market.feeds", 30),
     "market_forecasts": Tick("workers.market.forecasts", 30),
@@ -40,4 +47,5 @@ def beat_schedule() -> dict[str, dict[str, Any]]:
             "options": {"queue": tick.queue, "expires": float(max(tick.period_s, 60))},
         }
         for name, tick in SCHEDULE.items()
+        if not tick.only_with or getattr(settings, tick.only_with)
     }

@@ -25,6 +25,7 @@ TASK_MODULES = (
     "workers.heartbeat",
     "workers.clock",
     "workers.watch",
+    "workers.machines",
     "workers.orphans",
     "workers.execute",
     "workers.market",

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from jobs.machines import TAKEN
 from jobs.models import Attempt
 from jobs.scheduler.failures import failure_verdict
 from jobs.selectors.proofs import awaits_proof
@@ -33,6 +34,8 @@ def attempt_conclude(*, attempt: Attempt, observed: Observation, now: dt.datetim
     The machines of one that left for another size stay until its heir has loaded what it saved.
     """
     outcome, word = ending(observed, log_tail=log_tail(attempt.run_dir), phase=attempt.status)
+    if outcome == "failed" and (taken := machines_taken(attempt)):
+        outcome, word = "preempted", {**word, "failure_class": None, "message": f"Lost {taken}, {TAKEN}."}
     if attempt.status == "running" and outcome == "failed":
         word["message"] = (word.get("message") or "") + last_signs(attempt)
     actor = TRAINER if observed.result else SYSTEM
@@ -43,6 +46,13 @@ def attempt_conclude(*, attempt: Attempt, observed: Observation, now: dt.datetim
         return outcome
     instances_release(attempt=attempt, now=now, detail=outcome)
     return outcome
+
+
+def machines_taken(attempt: Attempt) -> str:
+    """In words, the bought machines of the attempt that the provider has taken or is taking; empty if none."""
+    machines = [placement.instance for placement in attempt.placements.select_related("instance")]
+    gone = [m for m in machines if m.notice_at is not None or m.detail == TAKEN]
+    return f"machine{'s' if len(gone) > 1 else ''} {', '.join(m.provider_id for m in gone)}" if gone else ""
 
 
 def instances_release(*, attempt: Attempt, now: dt.datetime, detail: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+from decimal import Decimal
 
 import structlog
 from django.utils import timezone
 
 from forecasting.feeds import aws, azure, generic
 from forecasting.feeds.live import FeedUnavailable
-from forecasting.feeds.rows import Batch
+from forecasting.feeds.rows import Batch, Observation, OfferKey
 from forecasting.forecasters import make
 from forecasting.forecasters.auto import Auto
 from forecasting.forecasters.hazard import Hazard
@@ -22,7 +23,9 @@ from jobs.selectors.market import offer_series
 from jobs.services.feeds import feed_claim, feed_failed, feed_succeeded
 from jobs.services.forecasts import forecast_store, scores_store
 from jobs.services.market import quotes_import
+from trainer_client.backends import BackendError
 from workers.celery_app import app
+from workers.machine_access import PROVIDER, cloud
 from workers.periodic import once_per_slot
 
 logger = structlog.get_logger(__name__)
@@ -37,6 +40,7 @@ HORIZON_S = 12 * 3600
 # A tick is short: what is not reached now is reached by the next.
 FORECASTS_PER_TICK = 40
 SCORES_PER_TICK = 1
+SIMULATED_OVERLAP_S = 60.0
 TARGETS = ("price", "availability")
 # Until an offer has scores.
 FIRST_MODEL = {"price": "persistence", "availability": "hazard"}
@@ -73,6 +77,8 @@ def feed_poll(*, feed: FeedState, now: dt.datetime) -> bool:
 def feed_fetch(*, feed: FeedState, now: dt.datetime) -> Batch:
     """What the provider says now. Raises FeedUnavailable."""
     wanted = feed.settings
+    if feed.kind == "simulated":
+        return simulated_batch(since=feed.last_success_at)
     if feed.kind == "generated":
         return generated_batch(wanted, since=feed.last_success_at, now=now)
     if feed.kind == "aws":
@@ -85,6 +91,19 @@ def feed_fetch(*, feed: FeedState, now: dt.datetime) -> Batch:
         minute = now.timestamp() // 60 * 60
         return azure.fetch(wanted["regions"], wanted["sizes"], now_s=minute, url=wanted.get("url", azure.URL))
     return generic.fetch(wanted["url"], wanted["columns"])
+
+
+def simulated_batch(*, since: dt.datetime | None) -> Batch:
+    """What the simulated cloud has quoted since then; its whole past at first. Raises FeedUnavailable."""
+    try:
+        told = cloud().quotes(since.timestamp() - SIMULATED_OVERLAP_S if since else 0.0)
+    except BackendError as error:
+        raise FeedUnavailable(str(error)) from error
+    batch = Batch(num_rows=len(told))
+    for row in told:
+        key = OfferKey(PROVIDER, row["region"], row["zone"], row["instance_type"], "", row["is_spot"])
+        batch.observations.append(Observation(key, row["at_s"], Decimal(row["price"]), row["num"]))
+    return batch.tidy()
 
 
 @app.task(name="workers.market.forecasts")

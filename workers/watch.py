@@ -15,16 +15,19 @@ from django.utils import timezone
 
 from jobs.errors import DomainError
 from jobs.models import Attempt, Command
+from jobs.selectors.machines import placed_machines
 from jobs.services.commands import command_issue
 from jobs.states import ATTEMPT_LIVE, JOB_OVER, NEXT
 from trainer_client.backends import BackendError, Observation
 from workers.backend_access import backend_named
 from workers.celery_app import app
 from workers.endings import attempt_conclude, is_over
+from workers.machines import held_rows, machines_sync
 from workers.periodic import once_per_slot
 
 logger = structlog.get_logger(__name__)
 
+RECENT = dt.timedelta(minutes=3)  # bought machines stay for the next attempt, so an ended one is watched for so long
 LINGER = dt.timedelta(seconds=60)  # a process may live on after its last word, to write its snapshot down
 COSTING = tuple(status for status, following in NEXT["Instance"].items() if following)
 STOP_AGAIN = dt.timedelta(seconds=60)  # a stop that did not work is ordered again after that
@@ -43,7 +46,8 @@ def attempts_watch(*, now: dt.datetime) -> dict[str, str]:
     Returns attempt id -> what was seen, for those that were placed.
     """
     placed = Attempt.objects.exclude(handle={}).select_related("job", "job__team")
-    rows = placed.filter(Q(status__in=ATTEMPT_LIVE) | Q(instances__status__in=COSTING))
+    recent = Q(ended_at__gt=now - RECENT, placements__instance__status__in=COSTING)
+    rows = placed.filter(Q(status__in=ATTEMPT_LIVE) | Q(instances__status__in=COSTING) | recent)
     seen = {}
     for attempt in rows.distinct():
         try:
@@ -59,6 +63,7 @@ def attempt_watch(*, attempt: Attempt, now: dt.datetime) -> str:
     """Look at one attempt and act on it. Returns over, stopping, or the state that the backend reports."""
     observed: Observation = backend_named(attempt.job.backend).poll(attempt.handle)
     if is_over(observed):
+        _look_at_machines(attempt, now)
         attempt_conclude(attempt=attempt, observed=observed, now=now)
         return "over"
     reason = _why_stop(attempt, now)
@@ -66,6 +71,13 @@ def attempt_watch(*, attempt: Attempt, now: dt.datetime) -> str:
         return str(observed.state)
     _order_stop(attempt, reason, now)
     return "stopping"
+
+
+def _look_at_machines(attempt: Attempt, now: dt.datetime) -> None:
+    """What the provider says of the attempt's machines, before its end is judged: was one of them taken?"""
+    ids = [machine.pk for machine in placed_machines(attempt=attempt)]
+    if ids and attempt.status in ATTEMPT_LIVE:
+        machines_sync(rows=held_rows().filter(pk__in=ids), now=now)
 
 
 def _why_stop(attempt: Attempt, now: dt.datetime) -> str | None:

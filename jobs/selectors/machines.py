@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from django.db.models import QuerySet
 
-from jobs.models import Instance, Job
+from jobs.machines import ALLOCATIONS
+from jobs.models import Attempt, Command, Instance, Job
 
+MAX_MACHINES = 4096
 ASKED = ("requested", "provisioning")
 
 
@@ -49,3 +52,56 @@ def holdings(job: Job) -> Holdings:
         else:
             counts[kind] += 1
     return Holdings(**counts)
+
+
+@dataclass(frozen=True)
+class Target:
+    """The wanted numbers of machines, by the newest order. `offer` is the public id of a spot offer, if one was named."""
+
+    spot: int
+    on_demand: int
+    offer: str = ""
+
+    @property
+    def total(self) -> int:
+        return self.spot + self.on_demand
+
+
+def target_command(*, job: Job) -> Command | None:
+    """The order that says how many machines the job is to have."""
+    return Command.objects.filter(job=job, kind__in=ALLOCATIONS).exclude(status="failed").order_by("-id").first()
+
+
+def target_of(*, job: Job) -> Target | None:
+    """How many machines the job is to have, or None before the first order."""
+    command = target_command(job=job)
+    return None if command is None else target_parse(command.args)
+
+
+def target_parse(args: dict[str, Any]) -> Target:
+    """ValueError for numbers that are none."""
+    spot, on_demand = args.get("spot", 0), args.get("on_demand", 0)
+    for name, value in (("spot", spot), ("on_demand", on_demand)):
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_MACHINES:
+            raise ValueError(f'"{name}" is {value!r}; a whole number from 0 to {MAX_MACHINES} is needed')
+    return Target(spot, on_demand, str(args.get("offer") or ""))
+
+
+def machines_kept(*, job: Job, target: Target) -> list[Instance]:
+    """The usable machines that the target keeps: those of the named offer first, then the oldest."""
+    usable = usable_machines(job=job)
+    spot = sorted(
+        (m for m in usable if m.kind == "spot"), key=lambda m: target.offer not in ("", _offer_id(m))
+    )  # a stable sort: equal ones stay in the order of their age
+    on_demand = [m for m in usable if m.kind != "spot"]
+    return [*spot[: target.spot], *on_demand[: target.on_demand]]
+
+
+def _offer_id(machine: Instance) -> str:
+    return str(machine.offer.uuid) if machine.offer else ""
+
+
+def placed_machines(*, attempt: Attempt) -> list[Instance]:
+    """The machines that the ranks of an attempt run on, by rank."""
+    rows = attempt.placements.select_related("instance").order_by("rank")
+    return [placement.instance for placement in rows]

@@ -9,13 +9,15 @@ from django.db import transaction
 from django.db.models import Max
 
 from jobs.errors import StaleWrite, Superseded
+from jobs.machines import TAKEN
 from jobs.models import Attempt, Job, Snapshot, Worker
+from jobs.places import places_for
 from jobs.scheduler.failures import failure_verdict
 from jobs.services.directives import directives_expire
 from jobs.services.events import SYSTEM, TRAINER, Actor
 from jobs.services.jobs import job_end
 from jobs.services.proofs import proof_take
-from jobs.services.resizes import resizes_nudge
+from jobs.services.resizes import moves_nudge
 from jobs.services.tokens import token_create
 from jobs.services.transitions import state_move
 from jobs.services.whole_runs import WHOLE_RUN, whole_run_attach
@@ -32,11 +34,13 @@ def attempt_open(
     *, job: Job, num_workers: int, now: dt.datetime, resumed_from: Snapshot | None = None
 ) -> tuple[Attempt, str]:
     """The next attempt of a job and the secret of its ingest token. Older attempts may write no more from here on."""
-    last = job.attempts.aggregate(m=Max("fence"))["m"] or 0
+    earlier = list(job.attempts.order_by("fence"))
+    places = places_for(num_workers, drained=job.drained, num_known=_num_places(earlier)) if job.drained else []
     attempt = Attempt.objects.create(
         job=job,
-        fence=last + 1,
+        fence=earlier[-1].fence + 1 if earlier else 1,
         world_size=num_workers,
+        places=places,
         status="starting",
         resumed_from=resumed_from,
         start_step=resumed_from.step if resumed_from else 0,
@@ -48,6 +52,11 @@ def attempt_open(
         expires_at=now + TOKEN_LIFE,
     )  # fmt: skip
     return attempt, secret
+
+
+def _num_places(attempts: list[Attempt]) -> int:
+    """How many places the job has had."""
+    return max((max([attempt.world_size - 1, *attempt.places]) + 1 for attempt in attempts), default=0)
 
 
 def attempt_must_write(*, attempt: Attempt) -> None:
@@ -88,7 +97,7 @@ def attempt_start(*, attempt: Attempt, now: dt.datetime, hello: dict[str, Any]) 
         if job.status in ("queued", "recovering"):
             extra: dict[str, Any] = {} if job.started_at else {"started_at": now}
             state_move(job, "running", now=now, actor=TRAINER, text=f"{job.name} runs.", **extra)
-        resizes_nudge(job_id=job.pk, now=now)
+        moves_nudge(job_id=job.pk, now=now)
         if snapshot is not None and snapshot.proof == "different":
             attempt_finish(
                 attempt=attempt,
@@ -122,7 +131,7 @@ def attempt_finish(
                 # A spool may still be replayed: the token lives on for a day.
                 type(token).objects.filter(pk=token.pk).update(expires_at=now + dt.timedelta(days=1))
             _settle_job(attempt, outcome, word, now)
-            resizes_nudge(job_id=attempt.job_id, now=now)
+            moves_nudge(job_id=attempt.job_id, now=now)
     except StaleWrite:
         return  # the watch and the trainer said it in the same moment
 
@@ -155,7 +164,9 @@ def _given_up(job: Job, word: dict[str, Any]) -> str | None:
     verdict = failure_verdict(kind=word.get("failure_class"), text=word.get("message") or "")
     if not verdict.retryable:
         return verdict.failure_class
-    return None if job.attempts.filter(status="failed").count() < MAX_ATTEMPTS else "controller"
+    # An attempt whose machine was taken away says nothing against the job.
+    own = job.attempts.filter(status="failed").exclude(placements__instance__detail=TAKEN)
+    return None if own.count() < MAX_ATTEMPTS else "controller"
 
 
 def _goes_in_circles(job: Job) -> bool:

@@ -58,7 +58,7 @@ def directive_acknowledge(
 ) -> None:
     """Note the trainer's word. Repeats and unknown ids change nothing."""
     from jobs.services.decisions import decision_applied, decision_failed
-    from jobs.services.resizes import resizes_nudge
+    from jobs.services.resizes import moves_nudge
 
     directive = attempt.directives.select_related("decision", "command").filter(uuid=directive_uuid).first()
     if directive is None or directive.status not in ("issued", "delivered"):
@@ -78,8 +78,8 @@ def directive_acknowledge(
         return  # another worker of the API took the same acknowledgement
     if to == "applied":
         mirror_applied(directive)
-    if directive.action == "resize":
-        resizes_nudge(job_id=attempt.job_id, now=now)
+    if directive.action in ("resize", "drain"):
+        moves_nudge(job_id=attempt.job_id, now=now)
     if directive.decision is None:
         return
     others = directive.decision.directives.filter(status__in=("issued", "delivered")).exclude(pk=directive.pk)
@@ -114,9 +114,13 @@ def mirror_applied(directive: Directive) -> None:
 
 
 def directives_expire(*, attempt: Attempt, now: dt.datetime) -> None:
-    """Close what an ended attempt never acknowledged."""
+    """Close what an ended attempt never acknowledged. Shares of its workers mean nothing to the next one."""
+    from jobs.services.decisions import decision_failed
+
     for directive in attempt.directives.filter(status__in=("issued", "delivered")):
         try:
             state_move(directive, "expired", now=now, text=f"{directive.action} expired: the attempt ended first.")
         except StaleWrite:
             continue  # acknowledged in the same moment
+        if directive.action == "rebalance" and directive.decision is not None:
+            decision_failed(decision=directive.decision, now=now, error="The workers left before it took effect.")

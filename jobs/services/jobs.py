@@ -9,6 +9,7 @@ from django.conf import settings as django_settings
 from django.db import transaction
 
 from jobs.errors import Conflict, Invalid, StaleWrite
+from jobs.machines import SPOT_POLICIES
 from jobs.models import Dataset, Job, JobShard
 from jobs.scheduler.rules import shard_loss
 from jobs.services.commands import command_issue
@@ -78,8 +79,14 @@ def job_file_checked(config: dict[str, Any]) -> None:
     for name in ("gpu", "max_price", "regions"):
         if resources.get(name):
             errors[f"resources.{name}"] = ["The local backend runs on this machine only; leave this out."]
-    if resources.get("spot_policy") not in (None, "on-demand", "auto"):
-        errors["resources.spot_policy"] = ["The local backend has no spot machines: on-demand or auto."]
+    if resources.get("spot_policy") not in (
+        None,
+        "on-demand",
+        "auto",
+        *(SPOT_POLICIES if django_settings.MARKET else ()),
+    ):
+        known = f"{', '.join(SPOT_POLICIES)}, on-demand or auto" if django_settings.MARKET else "on-demand or auto"
+        errors["resources.spot_policy"] = [f"No machines of this policy can be had here: {known}."]
     if (config.get("snapshot") or {}).get("uri"):
         errors["snapshot.uri"] = ["The local backend keeps snapshots in the job's own folder; leave this out."]
     if (config.get("snapshot") or {}).get("fidelity", FIDELITIES[0]) not in FIDELITIES:

@@ -58,8 +58,16 @@ def valkey_program() -> Program | None:
     return Program("valkey", server_argv(binary, socket=socket, data_dir=settings.VAR_DIR / "valkey"), 3, 5)
 
 
+def _market() -> list[Program]:
+    """The simulated cloud, where one is wanted."""
+    if not settings.MARKET:
+        return []
+    argv = [sys.executable, "-m", "simcloud", "--folder", str(settings.VAR_DIR / "market"), "--market", settings.MARKET]
+    return [Program("market", argv, stop_phase=2, grace_s=5)]
+
+
 def programs() -> list[Program]:
-    """Everything beside Valkey: web, beat, three Celery workers and Dramatiq.
+    """Everything beside Valkey: web, beat, three Celery workers and Dramatiq; a simulated cloud where one is wanted.
 
     `urgent` has a process of its own, so that neither a long command nor a slow tick stands before a preemption.
     """
@@ -70,4 +78,5 @@ def programs() -> list[Program]:
         _worker("clock", "--pool", "threads", "--concurrency", "4"),
         Program("beat", _celery("beat", "--scheduler", "celery.beat.Scheduler", "--pidfile", ""), 0, 5),
         _dramatiq(),
+        *_market(),
     ]

@@ -12,17 +12,20 @@ import time
 from django.conf import settings
 from django.db import transaction
 
+from jobs.machines import is_planned
 from jobs.models import Attempt, Job, Snapshot
 from jobs.services.attempts import attempt_finish, attempt_open
 from jobs.services.commands import command_note
 from jobs.services.events import SYSTEM
 from jobs.services.instances import attempt_place, instance_request, instance_running, instance_terminated
+from jobs.services.machines import machines_place
 from jobs.services.tokens import token_create
 from jobs.states import ATTEMPT_LIVE, JOB_OVER
 from trainer_client.backends import Backend, BackendError
 from workers import rundirs
 from workers.backend_access import backend_named
 from workers.carry import state_carry
+from workers.commands.planned_start import machines_to_start_on, start_on_machines
 from workers.commands.registry import Passing, Permanent, Result, Work, handles
 from workers.endings import attempt_conclude, is_over
 from workers.launch_specs import GRACE_S, launch_spec, num_gpus_held
@@ -52,9 +55,12 @@ def _opened(work: Work) -> Attempt | None:
             return None
         if named := work.command.result.get("attempt"):
             return Attempt.objects.select_related("job", "job__team").get(uuid=named)
+        machines = machines_to_start_on(job=job, now=work.now()) if is_planned(job) else []
         attempt, secret = attempt_open(
-            job=job, num_workers=job.num_workers, now=work.now(), resumed_from=_newest_snapshot(job)
+            job=job, num_workers=len(machines) or job.num_workers, now=work.now(), resumed_from=_newest_snapshot(job)
         )
+        if machines:
+            machines_place(attempt=attempt, instances=machines)
         rundirs.token_write(attempt, secret)
         command_note(command=work.command, attempt=str(attempt.uuid))
     return attempt
@@ -100,6 +106,9 @@ def _lay_out(work: Work, attempt: Attempt) -> None:
 
 
 def _start(work: Work, attempt: Attempt, backend: Backend) -> None:
+    if is_planned(work.job):
+        start_on_machines(work, attempt, backend)
+        return
     spec = launch_spec(attempt)
     instance = instance_request(
         attempt=attempt,

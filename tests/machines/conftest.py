@@ -1,0 +1,63 @@
+"""A simulated cloud as a process of its own, for each test that asks for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simcloud.client import SimClient
+from tests.services import wait_until
+from tests.workers.conftest import own_var_dir as own_var_dir
+from tests.workers.conftest import runs as runs
+
+REPO = Path(__file__).resolve().parents[2]
+TRACE = {
+    "gap_s": 300,
+    "past_ticks": 4,
+    "zones": {
+        "east-1a": {"region": "east-1", "on_demand_usd_per_hour": 3.0, "price": [1.0, 1.25], "availability": [6, 6]},
+    },
+}
+
+
+class Provider:
+    """`python -m simcloud`; can be killed and started again on the same state."""
+
+    def __init__(self, folder: Path, options: str) -> None:
+        self.folder, self.options = folder, options
+        self.client = SimClient(folder)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "address").unlink(missing_ok=True)
+        argv = [sys.executable, "-m", "simcloud", "--folder", str(self.folder), "--market", self.options]
+        self.process = subprocess.Popen(argv, cwd=REPO)
+        wait_until((self.folder / "address").exists, within_s=40, what="the simulated cloud listens")
+
+    def kill(self) -> None:
+        if self.process is not None:
+            os.kill(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+
+
+@pytest.fixture
+def provider(own_var_dir: Path, settings: Any) -> Iterator[Provider]:
+    """Six spot machines at 1.00 or 1.25 USD an hour of the market, one hour of which lasts a minute."""
+    trace = own_var_dir / "trace.json"
+    trace.write_text(json.dumps(TRACE))
+    options = f"trace={trace},factor=60,boot_s=0.2,notice_s=8,end_s=0.1"
+    settings.MARKET = options
+    running = Provider(own_var_dir / "market", options)
+    running.start()
+    yield running
+    running.kill()

@@ -1,0 +1,96 @@
+"""A real training on bought machines: started on two, one is taken after a notice, and the state goes on unharmed on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from jobs.models import Attempt, Instance, Job
+from jobs.selectors.costs import instance_cost_usd
+from jobs.selectors.machines import holdings
+from jobs.services.commands import command_issue, commands_due
+from jobs.services.events import SYSTEM
+from jobs.services.jobs import job_cancel
+from tests.contract.conftest import Server
+from tests.contract.conftest import server as server
+from tests.machines.conftest import Provider
+from tests.services import wait_until
+from tests.workers.world import make_filled_job
+from workers.execute import command_execute
+from workers.machine_access import tag
+from workers.machines import machines_watch, market_look
+from workers.watch import attempts_watch
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
+TRAINING = {"global_batch": 6, "micro_batch": 1, "seq_len": 32, "snapshot_every": 100, "export_every": 100_000}
+FILE = {"resources": {"spot_policy": "prefer", "nodes": {"min": 1, "max": 2}}}
+
+
+def turn() -> None:
+    """What the clock and the workers do, once."""
+    for command in commands_due(now=timezone.now()):
+        command_execute(command.pk)
+    attempts_watch(now=timezone.now())
+    machines_watch(now=timezone.now())
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    def look() -> Any:
+        turn()
+        return condition()
+
+    wait_until(look, within_s=100, what=what, every_s=0.3)
+
+
+def newest(job: Job) -> Attempt:
+    return job.attempts.select_related("resumed_from").order_by("-fence").first()  # type: ignore[return-value]
+
+
+def runs(job: Job, fence: int, steps: int = 0) -> bool:
+    attempt = newest(job)
+    return attempt is not None and attempt.fence == fence and attempt.status == "running" and attempt.last_step >= steps
+
+
+def test_a_training_survives_the_loss_of_a_machine_with_the_very_state_that_it_had(
+    server: Server, settings: Any, own_var_dir: Path, provider: Provider
+) -> None:
+    settings.VAR_DIR, settings.TRAINER_ENDPOINT = own_var_dir, server.url
+    market_look(now=timezone.now())
+    job = make_filled_job(
+        now=timezone.now(), num_workers=2, model="tiny:60k", goal_steps=100_000, training=TRAINING, config=FILE
+    )
+    turn()
+    assert not job.attempts.exists()  # no machines, no start
+    order = command_issue(job=job, kind="procure", key="two", args={"spot": 2, "on_demand": 0}, now=timezone.now())
+    until(lambda: runs(job, 1, steps=3), "the first attempt trains")
+    first = newest(job)
+    assert (first.world_size, holdings(job).spot) == (2, 2)
+
+    taken = first.placements.get(rank=1).instance
+    provider.client.interrupt(taken.claim)
+    until(lambda: runs(job, 2, steps=1), "it trains on the machine that stays")
+    second = newest(job)
+    first.refresh_from_db()
+    assert (first.status, second.world_size) == ("resized", 1)
+    assert second.resumed_from is not None
+    assert second.resumed_from.proof == "equal"
+    assert second.start_step == first.last_step + 1
+    assert [p.instance_id for p in second.placements.all()] == [first.placements.get(rank=0).instance_id]
+    order.refresh_from_db()
+    assert order.status == "done"
+
+    until(lambda: Instance.objects.get(pk=taken.pk).status == "terminated", "its end is confirmed")
+    taken.refresh_from_db()
+    assert taken.ended_at is not None
+    assert instance_cost_usd(taken, start=None, end=timezone.now()) > 0
+    job.refresh_from_db()
+    job_cancel(job=job, now=timezone.now(), actor=SYSTEM)
+    until(lambda: not job.instances.exclude(status="terminated").exists(), "all machines were given back")
+    bill = Decimal(provider.client.bill(tag())["usd"])
+    now = timezone.now()
+    assert sum(instance_cost_usd(m, start=None, end=now) for m in job.instances.all()) == pytest.approx(bill)

@@ -1,0 +1,181 @@
+"""`procure`, `release`, `switch_to_on_demand`, `migrate`, `idle`: bring a planned job to the wanted numbers of machines.
+
+One handler for all: missing machines are asked for, then the trainer is moved to the machines that the target keeps, then
+those that are too many are given back. Every step is read from the rows, so that a crash at any point is repaired by the next
+execution, and a machine that is taken on the way changes what follows. The newest order counts; an older one that is still
+under way ends for it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from django.db import transaction
+
+from jobs.machines import ALLOCATIONS, is_planned
+from jobs.models import Attempt, Directive, Instance, Job, Offer
+from jobs.selectors.machines import (
+    ASKED,
+    Target,
+    machines_kept,
+    machines_of,
+    placed_machines,
+    target_command,
+    target_parse,
+)
+from jobs.selectors.offers import offer_to_ask
+from jobs.selectors.proofs import attempt_proof
+from jobs.services.commands import command_issue
+from jobs.services.decisions import decision_applied
+from jobs.services.directives import directive_issue
+from jobs.services.machines import machine_request, machines_release
+from jobs.services.resizes import moves_nudge, worker_limits
+from jobs.states import ATTEMPT_LIVE, JOB_OVER
+from trainer_client.backends import BackendError
+from workers.commands.registry import NotYet, Passing, Permanent, Result, Work, handles
+from workers.machines import machines_sync
+
+LOOK_AGAIN = dt.timedelta(seconds=2)  # a nudge usually comes first
+PATIENCE = dt.timedelta(seconds=10)  # so long a job waits for all its machines before it goes on with those that came
+
+
+def allocate(work: Work) -> Result:
+    """Bring the job to its target. Harmless to repeat."""
+    target = _checked(work)
+    if (newer := target_command(job=work.job)) is not None and newer.pk > work.command.pk:
+        raise Permanent(f"A newer order took its place: {newer.kind} to {newer.args}.")
+    _ask(work, target)
+    keep = machines_kept(job=work.job, target=target)
+    missing = target.total - len(keep)
+    if not (missing and _waits_for_all(work)):
+        world_move(work, keep)
+    if missing:
+        raise NotYet(_why_missing(work, missing), LOOK_AGAIN)
+    surplus = [m for m in _held(work.job) if m not in keep]
+    num = machines_release(instances=surplus, now=work.now())
+    _applied(work)
+    return {"spot": target.spot, "on_demand": target.on_demand, "released": num}
+
+
+for _kind in ALLOCATIONS:
+    handles(_kind)(allocate)
+
+
+def _checked(work: Work) -> Target:
+    work.job.refresh_from_db()
+    if work.job.status in JOB_OVER:
+        raise Permanent(f"The job is {work.job.status}.")
+    if not is_planned(work.job):
+        raise Permanent("The job names no spot policy: its size is given by hand.")
+    try:
+        target = target_parse(work.args)
+    except ValueError as error:
+        raise Permanent(str(error)) from error
+    low, high = worker_limits(job=work.job)
+    if target.total and not low <= target.total <= high:
+        raise Permanent(f"The job runs on {low} to {high} machines, or on none, but not on {target.total}.")
+    return target
+
+
+def _held(job: Job) -> list[Instance]:
+    return list(machines_of(job=job).exclude(status__in=("terminating", "terminated")))
+
+
+def _ask(work: Work, target: Target) -> None:
+    """Note what is missing and bring it to the provider at once; the watch repeats it."""
+    with transaction.atomic():
+        Job.objects.select_for_update().get(pk=work.job.pk)  # two executions must not both see a gap
+        held = [m for m in _held(work.job) if m.notice_at is None]
+        for is_spot, wanted in ((True, target.spot), (False, target.on_demand)):
+            there = [m for m in held if (m.kind == "spot") == is_spot]
+            gap = wanted - len(_of_offer(there, target) if is_spot else there)
+            for _ in range(max(0, gap)):
+                _request(work, target, is_spot)
+            unwanted = [m for m in there if m.status == "requested"][: max(0, -gap)]
+            machines_release(instances=unwanted, now=work.now())
+    try:
+        machines_sync(rows=machines_of(job=work.job).filter(status__in=(*ASKED, "terminating")), now=work.now())
+    except BackendError as error:
+        raise Passing(str(error)) from error
+
+
+def _of_offer(machines: list[Instance], target: Target) -> list[Instance]:
+    """Those of the named offer, where one is named: the others have to be replaced."""
+    return [m for m in machines if not target.offer or (m.offer and str(m.offer.uuid) == target.offer)]
+
+
+def _request(work: Work, target: Target, is_spot: bool) -> None:
+    """One more machine. Its token is new for each machine that this order asked for, and the same for each try to get it."""
+    offer: Offer | None = offer_to_ask(job=work.job, is_spot=is_spot, named=target.offer if is_spot else "")
+    if offer is None:
+        raise Permanent(f"No {'spot' if is_spot else 'on-demand'} offer is known that the job could use.")
+    number = Instance.objects.filter(claim__startswith=work.command.uuid.hex).count()
+    machine_request(job=work.job, offer=offer, claim=f"{work.command.uuid.hex}-{number}", now=work.now())
+
+
+def _waits_for_all(work: Work) -> bool:
+    """Whether it is too early to go on with a part of the machines: each change of size costs a changeover."""
+    running = work.job.attempts.filter(status__in=ATTEMPT_LIVE).exists()
+    patience = PATIENCE if running else PATIENCE / 2
+    return work.now() - work.command.created_at < patience
+
+
+def _why_missing(work: Work, missing: int) -> str:
+    refused = [m for m in _held(work.job) if m.status == "requested" and m.asked.get("answer")]
+    said = f": {refused[-1].asked['answer']}" if refused else ""
+    return f"Waits for {missing} machine{'s' if missing > 1 else ''}{said}."
+
+
+def _applied(work: Work) -> None:
+    if work.command.decision is not None:
+        decision_applied(decision=work.command.decision, step=work.job.current_step, now=work.now())
+
+
+# The trainer's part, used by preemptions as well -------------------------------------------------------------------------
+def world_move(work: Work, keep: list[Instance]) -> None:
+    """Return when the job trains on exactly `keep`, or on nothing where `keep` is too few. Raises `NotYet` on the way there."""
+    attempt = newest_live(work.job)
+    enough = len(keep) >= worker_limits(job=work.job)[0]
+    if attempt is None:
+        if not enough or not keep:
+            return  # the launch waits for machines by itself
+        launch_call(work)
+        raise NotYet("The workers are being started.", LOOK_AGAIN)
+    fits = {m.pk for m in placed_machines(attempt=attempt)} == {m.pk for m in keep}
+    if attempt.status == "running" and fits and attempt_proof(attempt=attempt) != "different":
+        return
+    if attempt.status == "starting":
+        raise NotYet("The workers are being started.", LOOK_AGAIN)
+    leave_ask(work, attempt, max(1, len(keep)))
+    raise NotYet("The trainer saves its state and leaves.", LOOK_AGAIN)
+
+
+def newest_live(job: Job) -> Attempt | None:
+    rows = job.attempts.select_related("job", "job__team", "resumed_from").filter(status__in=ATTEMPT_LIVE)
+    return rows.order_by("-fence").first()
+
+
+def leave_ask(work: Work, attempt: Attempt, num_workers: int) -> Directive | None:
+    """Order the trainer to save and leave, unless it was told already. `Permanent` if it refused this order."""
+    told = attempt.directives.filter(action="resize").order_by("-id").first()
+    if told is not None and told.status == "refused" and told.command_id == work.command.pk:
+        raise Permanent(f"The trainer refused: {told.detail}")
+    if told is not None and told.status != "refused":
+        return None
+    Job.objects.filter(pk=attempt.job_id).exclude(status__in=JOB_OVER).update(num_workers=num_workers)
+    return directive_issue(
+        attempt=attempt, action="resize", args={"num_workers": num_workers}, now=work.now(), command=work.command
+    )
+
+
+def launch_call(work: Work) -> None:
+    """Make sure that a launch is on its way, and due."""
+    moves_nudge(job_id=work.job.pk, now=work.now(), kinds=("launch",))
+    if work.job.status in ("queued", "recovering") and not _launch_open(work.job):
+        number = work.job.attempts.count() + 1
+        key = f"launch:{work.job.uuid}:{number}:machines"
+        command_issue(job=work.job, kind="launch", key=key, queue="urgent", now=work.now())
+
+
+def _launch_open(job: Job) -> bool:
+    return job.commands.filter(kind="launch", status__in=("issued", "claimed")).exists()

@@ -1,0 +1,148 @@
+"""The watch over bought machines: what is wanted is made, what is told is taken over, what is to go goes.
+
+Orders only write down what they want (`requested`, `terminating`); this brings the provider there and may be repeated at any time:
+every create carries its machine's token, and an end is asked for until it is confirmed.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from jobs.models import Attempt, FeedState, Instance, Offer
+from jobs.services.feeds import feed_set
+from jobs.services.machines import MachineFacts, machine_gone, machine_seen, machines_release
+from jobs.states import ATTEMPT_LIVE, JOB_OVER
+from simcloud.client import NoCapacity, SimClient
+from trainer_client.backends import BackendError
+from workers.backend_access import backend_named
+from workers.celery_app import app
+from workers.endings import is_over
+from workers.machine_access import PROVIDER, cloud, facts_of, tag
+from workers.market import feed_poll
+from workers.periodic import once_per_slot
+
+logger = structlog.get_logger(__name__)
+
+FEED = "simulated-cloud"
+QUOTES_EVERY_S = 2
+YOUNG = dt.timedelta(seconds=60)  # so long a machine may be missing from what the provider tells
+LINGER = dt.timedelta(seconds=30)  # a trainer may write on for so long after its last word
+BACKOFF = dt.timedelta(seconds=1)  # after the first answer that there is none; then twice that, and so on up to:
+BACKOFF_MAX = dt.timedelta(seconds=30)
+
+
+@app.task(name="workers.machines")
+@once_per_slot("machines")
+def machines() -> None:
+    """One look at the market and at every machine."""
+    if not settings.MARKET:
+        return
+    now = timezone.now()
+    try:
+        machines_watch(now=now)
+    except BackendError as error:
+        logger.warning("machines_unknown", error=str(error))
+    market_look(now=now)
+
+
+def market_look(*, now: dt.datetime) -> None:
+    """Take in what the market has quoted; the feed of the simulated cloud is made at the first look."""
+    if not FeedState.objects.filter(kind=PROVIDER).exists():
+        feed_set(name=FEED, kind=PROVIDER, settings={}, period_s=QUOTES_EVERY_S, now=now)
+    for feed in FeedState.objects.filter(kind=PROVIDER, is_enabled=True, next_try_at__lte=now):
+        if feed_poll(feed=feed, now=now):
+            Offer.objects.filter(provider=PROVIDER, num_gpus=None).update(num_gpus=1)
+
+
+def machines_watch(*, now: dt.datetime) -> None:
+    """Give back what nobody needs, then look at all machines that are not known to have ended."""
+    machines_let_go(now=now)
+    machines_sync(rows=held_rows(), now=now)
+
+
+def held_rows() -> QuerySet[Instance]:
+    """Machines of the provider whose end is not confirmed."""
+    rows = Instance.objects.filter(backend=PROVIDER, offer__isnull=False).exclude(status="terminated")
+    return rows.select_related("job", "job__team", "team", "offer").order_by("id")
+
+
+def machines_sync(*, rows: Iterable[Instance], now: dt.datetime) -> None:
+    """Bring rows and provider together. `BackendError` where the provider does not answer at all."""
+    waiting = list(rows)
+    if not waiting:
+        return
+    provider = cloud()
+    told = {record["token"]: record for record in provider.machines(tag())}
+    for instance in waiting:
+        try:
+            _sync_one(provider, instance, told.get(instance.claim), now)
+        except BackendError as error:  # one machine that cannot be had or ended must not hide the others
+            logger.warning("machine_unsure", machine=instance.claim, error=str(error))
+
+
+def _sync_one(provider: SimClient, instance: Instance, record: dict[str, Any] | None, now: dt.datetime) -> None:
+    if record is None and instance.status != "requested":
+        record = provider.describe(instance.claim)  # a list may be late
+    if record is not None:
+        machine_seen(instance=instance, facts=facts_of(record), now=now)
+    elif instance.status in ("provisioning", "running") and now - instance.created_at > YOUNG:
+        machine_gone(instance=instance, now=now)
+        return
+    if instance.status == "requested":
+        _create(provider, instance, now)
+    elif instance.status == "terminating":
+        machine_seen(instance=instance, facts=facts_of(provider.terminate(instance.claim)), now=now)
+
+
+def _create(provider: SimClient, instance: Instance, now: dt.datetime) -> None:
+    """Ask for the machine; where there is none, ask again after a pause that grows."""
+    offer, asked = instance.offer, instance.asked
+    if offer is None or (asked.get("again_at") and asked["again_at"] > now.timestamp()):
+        return
+    tags = {
+        "counterflow": settings.DEPLOYMENT,
+        "team": str(instance.team.uuid),
+        "job": str(instance.job.uuid) if instance.job else "",
+    }
+    try:
+        record = provider.create(instance.claim, region=offer.region, zone=offer.zone, is_spot=offer.is_spot, tags=tags)
+    except NoCapacity as error:
+        num = int(asked.get("num", 0)) + 1
+        wait = min(BACKOFF_MAX, BACKOFF * 2 ** (num - 1))
+        instance.asked = {"num": num, "again_at": (now + wait).timestamp(), "answer": str(error)}
+        Instance.objects.filter(pk=instance.pk).update(asked=instance.asked)
+        return
+    machine_seen(instance=instance, facts=facts_of(record), now=now)
+
+
+def machines_let_go(*, now: dt.datetime) -> int:
+    """Give back the machines of jobs that are over, and those under notice that nothing runs on. Returns how many."""
+    rows = held_rows().exclude(status="terminating")
+    idle = [m for m in rows.filter(job__status__in=JOB_OVER) if not _is_used(m, now)]
+    idle += list(rows.filter(job__isnull=True))
+    return machines_release(instances=idle, now=now)
+
+
+def _is_used(machine: Instance, now: dt.datetime) -> bool:
+    """Whether a trainer still works, or writes, on it."""
+    attempts = Attempt.objects.filter(placements__instance=machine).select_related("job").order_by("-fence")
+    newest = attempts.first()
+    if newest is None or not newest.handle:
+        return newest is not None and newest.status in ATTEMPT_LIVE
+    if newest.status in ATTEMPT_LIVE:
+        return True
+    ended = newest.ended_at is None or now - newest.ended_at > LINGER
+    return not ended and not is_over(backend_named(newest.job.backend).poll(newest.handle))
+
+
+def provider_facts(instance: Instance) -> MachineFacts | None:
+    """What the provider says of one machine now, or None if it knows nothing of it."""
+    record = cloud().describe(instance.claim)
+    return None if record is None else facts_of(record)
