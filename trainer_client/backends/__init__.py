@@ -7,7 +7,10 @@ from typing import Any
 
 from trainer_client.backends.base import Backend, BackendError, LaunchSpec, Observation, WorkerObservation
 
-_KNOWN = {"local": ("trainer_client.backends.local", "LocalBackend")}
+_KNOWN = {
+    "local": ("trainer_client.backends.local", "LocalBackend"),
+    "slurm": ("trainer_client.backends.slurm", "SlurmBackend"),
+}
 
 __all__ = ["Backend", "BackendError", "LaunchSpec", "Observation", "WorkerObservation", "get_backend"]
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 Handle = dict[str, Any]
 
 STATES = ("starting", "running", "exited", "lost")
+SPOT = ("never", "prefer", "only")
 _CLAIM = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
 
 
@@ -25,7 +26,8 @@ class BackendError(Exception):
 class LaunchSpec:
     """One start of `num_workers` ranks. `command` runs one rank and finds its place in RANK, WORLD_SIZE, ….
 
-    `claim` makes the launch idempotent; `grace_s` is what ranks get between SIGTERM and SIGKILL.
+    `claim` makes the launch idempotent; `grace_s` is what ranks get between SIGTERM and SIGKILL. `spot`: may it run on machines
+    that others can take back: `never`, `prefer` or `only`.
     """
 
     claim: str
@@ -37,8 +39,11 @@ class LaunchSpec:
     run_dir: str
     grace_s: float = 30.0
     tags: dict[str, str] = field(default_factory=dict)
+    spot: str = "never"
 
     def __post_init__(self) -> None:
+        if self.spot not in SPOT:
+            raise ValueError(f"spot {self.spot!r} is not one of {', '.join(SPOT)}")
         if not _CLAIM.match(self.claim):
             raise ValueError(f"claim {self.claim!r} must be letters, digits, '.', '_' or '-'")
         if self.num_workers < 1:
