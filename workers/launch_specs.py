@@ -33,6 +33,7 @@ def launch_spec(attempt: Attempt) -> LaunchSpec:
             "COUNTERFLOW_FENCE": str(attempt.fence),
             "COUNTERFLOW_TOKEN_FILE": str(rundirs.token_file(attempt)),
             "COUNTERFLOW_RUN_DIR": str(folder),
+            **({"COUNTERFLOW_PLACES": ",".join(map(str, attempt.places))} if attempt.places else {}),
         },
         num_workers=attempt.world_size,
         run_dir=str(folder),

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -87,7 +88,10 @@ class Launcher:
             self._logs.append(RankLog(self.run_dir / "logs", rank, process.stdout, echo))  # type: ignore[arg-type]
 
     def _environment(self, rank: int, rendezvous: Path, port: int) -> dict[str, str]:
-        """What torchrun would set, a race-free file rendezvous, and as many threads as a rank's share of the cores."""
+        """What torchrun would set, a race-free file rendezvous, and as many threads as a rank's share of the cores.
+
+        `COUNTERFLOW_PLACES` (a number for each rank) says which GPUs are used, as seen from here, where it is not the first ones.
+        """
         spec = self.spec
         threads = max(1, len(os.sched_getaffinity(0)) // spec.num_workers)
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("TORCHELASTIC")}
@@ -113,6 +117,7 @@ class Launcher:
                 "COUNTERFLOW_JOB": spec.job,
                 "COUNTERFLOW_ATTEMPT": spec.attempt,
             }
+            | _at_place(rank, inherited | spec.env)
         )
 
     def _watch(self) -> bool:
@@ -166,6 +171,16 @@ class Launcher:
         if state == "exited":
             body["ended_at"] = time.time()
         write_durably(self.folder / "state.json", json.dumps(body).encode())
+
+
+def _at_place(rank: int, env: Mapping[str, str]) -> dict[str, str]:
+    """The place of a rank and the GPUs of all places; nothing where ranks are in order."""
+    places = [int(place) for place in env.get("COUNTERFLOW_PLACES", "").split(",") if place.strip().isdigit()]
+    if rank >= len(places):
+        return {}
+    seen = [gpu for gpu in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+    used = [seen[place] for place in places if place < len(seen)] if seen else list(map(str, places))
+    return {"COUNTERFLOW_PLACE": str(places[rank])} | ({"CUDA_VISIBLE_DEVICES": ",".join(used)} if used else {})
 
 
 def _free_port() -> int:

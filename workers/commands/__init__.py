@@ -1,5 +1,25 @@
 """One file per kind of command. Importing the package fills `registry.HANDLERS`."""
 
-from workers.commands import allocate, augment_shard, launch, preempt, rebalance, resize, shard_directives, stop, write_report
+from workers.commands import (
+    allocate,
+    augment_shard,
+    launch,
+    preempt,
+    rebalance,
+    resize,
+    shard_directives,
+    stop,
+    write_report,
+)
 
-__all__ = ["allocate", "augment_shard", "launch", "preempt", "rebalance", "resize", "shard_directives", "stop", "write_report"]
+__all__ = [
+    "allocate",
+    "augment_shard",
+    "launch",
+    "preempt",
+    "rebalance",
+    "resize",
+    "shard_directives",
+    "stop",
+    "write_report",
+]

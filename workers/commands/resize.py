@@ -1,7 +1,8 @@
-"""`resize`: the trainer saves and leaves, the next attempt starts at the new size, and then the old machines go.
+"""`resize` and `drain_worker`: the trainer saves and leaves, the next attempt starts at the new size, then the old machines go.
 
-A crash at any point is repaired by the next execution: the attempt that has to leave is named in the command, and the rest is read
-from the rows. The launch itself is the `launch` command that the end of every attempt brings.
+The place of a drained worker (its GPU of this machine) is left out by the attempts that follow. A crash at any point is repaired by
+the next execution: the attempt that has to leave is named in the command, and the rest is read from the rows. The launch itself is
+the `launch` command that the end of every attempt brings.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from jobs.errors import Invalid
 from jobs.models import Attempt, Directive
 from jobs.selectors.proofs import attempt_proof, heir_of
 from jobs.services.commands import command_note
-from jobs.services.resizes import OPEN, resize_begin, resize_done, resize_take_back, size_check
+from jobs.services.resizes import OPEN, SIZE_CHANGES, resize_begin, resize_done, resize_take_back, size_check
 from jobs.states import ATTEMPT_LIVE, JOB_OVER
 from workers.commands.registry import NotYet, Permanent, Result, Work, handles
 from workers.endings import instances_release
@@ -24,6 +25,19 @@ LOOK_AGAIN = dt.timedelta(seconds=2)  # a nudge usually comes first
 @handles("resize")
 def resize(work: Work) -> Result:
     """Bring the job to the ordered number of workers. Harmless to repeat."""
+    return _resized(work)
+
+
+@handles("drain_worker")
+def drain_worker(work: Work) -> Result:
+    """Go on without the worker `rank`, and with one less. Harmless to repeat."""
+    rank = work.args.get("rank")
+    if isinstance(rank, bool) or not isinstance(rank, int):
+        raise Permanent(f'"rank" is {rank!r}; a whole number is needed.')
+    return _resized(work)
+
+
+def _resized(work: Work) -> Result:
     _check(work)
     _wait_for_its_turn(work)
     left = _attempt_to_leave(work)
@@ -52,7 +66,7 @@ def _check(work: Work) -> None:
 
 def _wait_for_its_turn(work: Work) -> None:
     """One resize at a time, in the order in which they were given; a decision may come while a person's order is under way."""
-    resizes = work.job.commands.filter(kind="resize", status__in=OPEN, pk__lt=work.command.pk)
+    resizes = work.job.commands.filter(kind__in=SIZE_CHANGES, status__in=OPEN, pk__lt=work.command.pk)
     if resizes.exists():
         raise NotYet("An earlier resize is under way.", LOOK_AGAIN)
 
@@ -67,6 +81,10 @@ def _attempt_to_leave(work: Work) -> Attempt:
     attempt = rows.filter(status__in=ATTEMPT_LIVE).order_by("-fence").first()
     if attempt is None or attempt.status == "starting":
         raise NotYet("No attempt trains yet; the order waits for one.", LOOK_AGAIN)
+    if "rank" in work.args and attempt.world_size != work.args["num_workers"] + 1:
+        raise Permanent(
+            f"The job has {attempt.world_size} workers by now; their ranks are no longer those that were meant."
+        )
     command_note(command=work.command, left=str(attempt.uuid))
     return attempt
 
