@@ -23,9 +23,17 @@ if TYPE_CHECKING:
     from trainer_client.trainer import BidirectionalMixin
 
 
-def cut_if_asked(model: Any, options: BidirectionalOptions, agreement: Agreement) -> Slices | None:
-    """The slices of `model`, which is changed in place (collective); None where it stays whole."""
-    return Slices(model, agreement) if options.parallel == "fsdp" and agreement.world_size > 1 else None
+def cut_if_asked(
+    kind: type[BidirectionalMixin], model: Any, options: BidirectionalOptions, agreement: Agreement
+) -> Slices | None:
+    """The slices of `model`, which is changed in place (collective); None where it stays whole. `kind`: the trainer's class."""
+    if options.parallel != "fsdp":
+        return None
+    if not kind.may_be_in_slices:
+        raise ValueError(
+            f"{kind.__name__} works with a copy of the model on each worker: parallel must be ddp, not fsdp"
+        )
+    return Slices(model, agreement) if agreement.world_size > 1 else None
 
 
 def exporter_for(trainer: BidirectionalMixin) -> WeightsExporter:

@@ -66,11 +66,13 @@ class BidirectionalMixin(_Base):
 
     loss_is_scaled_for_ga = True  # training_step divides by the tokens of the whole global batch itself
     ranks_are_free = True  # whether a rank may do a micro-batch while another does none: no collectives inside of one
+    may_be_in_slices = False  # whether a micro-batch is one forward pass over token ids, and one backward
 
     def __init__(
         self, *args: Any, source: BatchSource, session: Session, options: BidirectionalOptions, **kwargs: Any
     ) -> None:
-        self.slices = cut_if_asked(kwargs.get("model", args[0] if args else None), options, session.agreement)
+        model = kwargs.get("model", args[0] if args else None)
+        self.slices = cut_if_asked(type(self), model, options, session.agreement)
         super().__init__(*args, **kwargs)
         self.source, self.session, self.options = source, session, options
         self.agreement = session.agreement
@@ -288,3 +290,5 @@ class BidirectionalMixin(_Base):
 
 class BidirectionalTrainer(BidirectionalMixin, Trainer):
     """See the module."""
+
+    may_be_in_slices = True

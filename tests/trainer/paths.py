@@ -17,11 +17,15 @@ Moment = int | tuple[int, int]
 
 @dataclass(frozen=True)
 class Course:
-    """`worlds[i]` trains until SIGTERM comes at `moments[i]` (a step, or a step and a micro-batch); the last one to the end."""
+    """`worlds[i]` trains until SIGTERM comes at `moments[i]` (a step, or a step and a micro-batch); the last one to the end.
+
+    `fields` of the config hold for all stages, `of_stages[i]` for one.
+    """
 
     worlds: tuple[int, ...]
     moments: tuple[Moment, ...] = ()
     fields: Mapping[str, Any] = field(default_factory=dict)
+    of_stages: tuple[Mapping[str, Any], ...] = ()
 
 
 def run_paths(
@@ -44,6 +48,7 @@ def run_paths(
 
 def _case(folder: Path, path: Course, stage: int, shared: Mapping[str, Any]) -> dict[str, Any]:
     fields = {"steps": 3, "global_batch": 14, "micro_batch": 1, "resume": stage > 0} | shared | dict(path.fields)
+    fields |= path.of_stages[stage] if path.of_stages else {}
     dropout, build = fields.pop("dropout", 0.1), fields.pop("build", None)
     leave_at = path.moments[stage] if stage < len(path.moments) else None
     return {"config": base_config(folder, **fields), "leave_at": leave_at, "dropout": dropout, "build": build}
