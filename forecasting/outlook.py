@@ -80,6 +80,17 @@ def steady_outlook(job: Job, work: FloatArray, spot: int, on_demand: int, price:
     return summarize(ends * (spot * price + on_demand * job.on_demand_price), ends, slots_left)
 
 
+def spot_ends(gains: FloatArray, bills: FloatArray, works: FloatArray, deadline: float) -> Outlook:
+    """Ends of paths whose work and money per slot are given, [P, T]; a path that never ends, ends after its last slot."""
+    done = np.cumsum(gains, axis=1)
+    paid = np.cumsum(bills, axis=1)
+    over = done >= works[:, None] - 1e-9
+    last = np.where(over.any(axis=1), over.argmax(axis=1), gains.shape[1] - 1)
+    rows = np.arange(len(works))
+    ends = np.where(over.any(axis=1), last + 1.0, gains.shape[1] + 1.0)
+    return summarize(paid[rows, last], ends, deadline)
+
+
 @njit(cache=True, nogil=True)
 def roll(after, first, costs, now_costs, gain, nxt, wait, speed, top_mode, cell, slots_left, works, state, paths, top_cost, most):  # type: ignore[no-untyped-def]  # fmt: skip
     """Cost and end of every path, each [P]. costs [X, J] of a later slot, now_costs [J] of this one; after [T, W+1, S, X]."""

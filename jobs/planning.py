@@ -6,14 +6,17 @@ import datetime as dt
 from collections.abc import Callable
 
 from jobs.deadlines import deadline_facts
+from jobs.machines import is_planned
 from jobs.models import Decision, Job, SignalState
 from jobs.scheduler.outcomes import shard_outcome
 from jobs.scheduler.proposal import Proposal
-from jobs.scheduler.rules import deadline, shard_loss
+from jobs.scheduler.rules import deadline, shard_loss, straggler
 from jobs.scheduler.situation import Situation
 from jobs.services.decisions import decision_measured, decision_propose, decision_withdraw
 from jobs.services.hardness import hardness_record
+from jobs.services.plans import pace_check
 from jobs.situations import series_level, situation_build
+from jobs.stragglers import pace_measured, straggler_facts
 
 RULES: dict[str, Callable[[Situation], list[Proposal]]] = {shard_loss.RULE: shard_loss.propose}
 OUTCOME_BINS = 8  # effect window, in bins on either side of the applied step
@@ -39,16 +42,30 @@ def job_evaluate(*, job: Job, now: dt.datetime) -> list[Decision]:
             decision = decision_propose(job=job, proposal=proposal, now=now, situation=stored)
             if decision is not None:
                 made.append(decision)
+    if is_planned(job):
+        pace_check(job=job, step_time_s=situation.step_time_s, now=now)
     hardness_record(job=job, situation=situation, now=now)
-    return made + deadline_evaluate(job=job, now=now)
+    return made + deadline_evaluate(job=job, now=now) + stragglers_evaluate(job=job, now=now)
 
 
 def deadline_evaluate(*, job: Job, now: dt.datetime) -> list[Decision]:
-    """Ask the deadline rule; a standing proposal that it would no longer make closes itself."""
+    """Ask the deadline rule; a standing proposal that it would no longer make closes itself. Planned jobs are the epoch's."""
+    if is_planned(job):
+        return []
     facts = deadline_facts(job=job, now=now)
     proposals = deadline.propose(facts) if facts is not None else []
     _withdraw_stale(job, deadline.RULE, {p.subject for p in proposals}, now)
     made = (decision_propose(job=job, proposal=proposal, now=now) for proposal in proposals)
+    return [decision for decision in made if decision is not None]
+
+
+def stragglers_evaluate(*, job: Job, now: dt.datetime) -> list[Decision]:
+    """Ask the rule for slow workers; a standing proposal that it would no longer make closes itself."""
+    facts = straggler_facts(job=job, now=now)
+    proposals = straggler.propose(facts) if facts is not None else []
+    _withdraw_stale(job, straggler.RULE, {p.subject for p in proposals}, now)
+    stored = facts.as_json() if facts is not None else {}
+    made = (decision_propose(job=job, proposal=p, now=now, situation=stored) for p in proposals)
     return [decision for decision in made if decision is not None]
 
 
@@ -71,6 +88,9 @@ def outcomes_measure(*, now: dt.datetime) -> int:
 def outcome_measure(*, decision: Decision, now: dt.datetime) -> bool:
     """Measure one decision if its window is full, or as far as it goes once the job is over."""
     job, step = decision.job, decision.applied_step
+    if decision.rule == straggler.RULE:
+        found = pace_measured(decision=decision, num_bins=OUTCOME_BINS)
+        return found is not None and decision_measured(decision=decision, outcome=found, now=now)
     key = decision.subject.removeprefix("shard:")
     if step is None or key == decision.subject:
         return False

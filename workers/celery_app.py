@@ -26,6 +26,7 @@ TASK_MODULES = (
     "workers.clock",
     "workers.watch",
     "workers.machines",
+    "workers.plans",
     "workers.orphans",
     "workers.execute",
     "workers.market",

@@ -12,10 +12,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from forecasting.guard import guarded
-from forecasting.outlook import LATE_SLOTS, Outlook, draw_paths, roll, steady_outlook, summarize, work_quantiles
+from forecasting.outlook import (
+    LATE_SLOTS,
+    Outlook,
+    draw_paths,
+    roll,
+    spot_ends,
+    steady_outlook,
+    summarize,
+    work_quantiles,
+)
+from forecasting.policies.chain import fit_chain
 from forecasting.policies.hazards import ChainSettings
 from forecasting.policies.program import choose
-from forecasting.policies.stochastic import StochasticProgram, Tables, build_tables
+from forecasting.policies.stochastic import StochasticProgram, Tables, build_tables, planning_sizes
 from forecasting.problem import Allocation, IntArray, Job, Reason, Situation
 
 _SHARED_BYTES = 400_000_000
@@ -110,6 +120,22 @@ def _outlook(s: Situation, tables: Tables, paths: IntArray, horizon: int, spread
         s.job.top_size * s.job.on_demand_price, LATE_SLOTS * horizon,
     )  # fmt: skip
     return summarize(total, ends, s.slots_left)
+
+
+def spot_only_outlook(s: Situation, *, spread: float = 0.1, num_paths: int = 64) -> Outlook:
+    """What would come if no on-demand were bought: the job runs on the spot of drawn market paths, to no end where none comes."""
+    settings = ChainSettings(day_parts=1)
+    sizes = np.array([0, *planning_sizes(s.job)])
+    past = s.offers[0].availability
+    chain = fit_chain(past, sizes, s.job.slot_s, s.clock_s, replace(settings, spread_ages=True))
+    horizon = min(2048, LATE_SLOTS * max(s.slots_left, 16))
+    paths = draw_paths(chain.moves[0], chain.encode(past), horizon, num_paths)
+    carried = sizes[chain.level[paths]]  # [P, T]
+    carried[:, 0] = sizes[np.searchsorted(sizes, s.available, side="right") - 1]
+    before = np.concatenate([np.full((num_paths, 1), s.held_spot), carried[:, :-1]], axis=1)
+    lost = np.minimum(1.0, (s.job.changeover_s or 0.0) / s.job.slot_s)
+    gains = s.job.curve[carried] * np.where(carried > before, 1 - lost, 1.0)
+    return spot_ends(gains, carried * s.spot_price, work_quantiles(s.work_left, spread, num_paths), s.slots_left)
 
 
 def _fits(job: Job) -> bool:

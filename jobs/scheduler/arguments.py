@@ -34,7 +34,9 @@ def out_of_range(allowed: Any, value: Any) -> str | None:
 
 
 def price_with(price_usd: float, proposed: dict[str, Any], args: dict[str, Any]) -> float:
-    """The price with edited arguments: in proportion to the number of samples, or of workers."""
+    """The price with edited arguments: the cap where there is one, else in proportion to the number of samples, or of workers."""
+    if isinstance(cap := args.get("max_usd"), int | float):
+        return float(cap)
     name = "count" if "count" in proposed else "num_workers"
     before, after = proposed.get(name), args.get(name)
     if not isinstance(before, int | float) or not isinstance(after, int | float) or before <= 0:

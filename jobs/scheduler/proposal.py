@@ -37,6 +37,8 @@ class Proposal:
     delta_eta_s: Effect | None = None
     confidence: float = 0.5
     price_usd: float = 0.0
+    usd_per_hour: float = 0.0  # what it costs while it lasts, where that is a rate
+    extra_usd: float = 0.0  # by how much the job becomes dearer than it was first planned
     waiting_usd_per_hour: float = 0.0
     expires_after_s: float = 3600.0
     direction: str = "backward"
@@ -45,6 +47,10 @@ class Proposal:
     def expected_json(self) -> dict[str, Any]:
         """The expected effect as stored with the decision."""
         out: dict[str, Any] = {"confidence": self.confidence}
+        if self.usd_per_hour:
+            out["usd_per_hour"] = self.usd_per_hour
+        if self.extra_usd:
+            out["extra_usd"] = self.extra_usd
         for name in ("delta_loss", "delta_cost_usd", "delta_eta_s"):
             effect: Effect | None = getattr(self, name)
             if effect is not None:

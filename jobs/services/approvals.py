@@ -10,9 +10,11 @@ from django.db import IntegrityError, transaction
 from jobs.errors import AlreadyAnswered, Invalid, NotAllowed, StaleWrite
 from jobs.models import Approval, Decision
 from jobs.scheduler.arguments import edit_errors
+from jobs.scheduler.procurement import RULE
 from jobs.selectors.decisions import args_in_force
 from jobs.services.commands import command_issue
 from jobs.services.events import SYSTEM, Actor, event_append
+from jobs.services.plans import plan_ask
 from jobs.services.second_approvals import (
     approvals_make_void,
     half_tell,
@@ -91,6 +93,8 @@ def decision_reject(*, decision: Decision, now: dt.datetime, reason: str, user: 
                     defaults={"answer": "reject", "reason": reason, "created_at": now},
                 )
             state_move(decision, "rejected", now=now, actor=actor, text=f"{decision} rejected: {reason}")
+            if decision.rule == RULE:
+                plan_ask(job=decision.job, now=now, why=f"{decision} was rejected.")
     except StaleWrite:
         raise _answered(decision) from None
     return decision
@@ -99,6 +103,9 @@ def decision_reject(*, decision: Decision, now: dt.datetime, reason: str, user: 
 def decision_answer_by_default(*, decision: Decision, now: dt.datetime) -> None:
     """Nobody answered: do what the rule says silence means."""
     try:
+        if decision.default_answer == "escalate":
+            _escalate(decision, now)
+            return
         if decision.default_answer != "approve":
             decision_reject(decision=decision, now=now, reason="Nobody answered in time; silence means no.")
             return
@@ -113,13 +120,19 @@ def decision_answer_by_default(*, decision: Decision, now: dt.datetime) -> None:
         return  # a person was faster
 
 
-def _drop_default(decision: Decision, now: dt.datetime, text: str) -> None:
+def _escalate(decision: Decision, now: dt.datetime) -> None:
+    """Silence means that others are told (`decision.escalated`, which a notification target may name); it stays open."""
+    until = f"{decision.expires_at:%H:%M} UTC"
+    _drop_default(decision, now, f"Nobody has answered {decision}; an answer is of use until {until}.", "escalated")
+
+
+def _drop_default(decision: Decision, now: dt.datetime, text: str, word: str = "silence") -> None:
     """Silence has said what it had to say; the decision waits for people until it expires."""
     with transaction.atomic():
         rows = Decision.objects.filter(pk=decision.pk, status="proposed", default_at__isnull=False)
         if rows.update(default_at=None, default_answer=""):
             event_append(
-                team=decision.team, job=decision.job, kind="decision.silence", subject=decision, now=now, actor=SYSTEM,
+                team=decision.team, job=decision.job, kind=f"decision.{word}", subject=decision, now=now, actor=SYSTEM,
                 text=text,
             )  # fmt: skip
 
@@ -149,6 +162,8 @@ def _carry_out(decision: Decision, final: dict[str, Any], now: dt.datetime, acto
         text=f"{decision} approved by {actor.label}." + (f" {reason}" if reason else ""),
         data={"args": final, "edited": edited},
     )
+    if decision.rule == RULE and actor.user is not None:
+        plan_ask(job=decision.job, now=now, why=f"{decision} was approved.")
     command_issue(
         job=decision.job,
         kind=decision.kind,

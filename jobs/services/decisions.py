@@ -44,7 +44,9 @@ def decision_propose(
         confidence=proposal.confidence,
         default_answer=rule.default_answer,
         default_after_s=rule.default_after_s,
-        needs_two=needs_two(job.team, proposal.price_usd),
+        needs_two=needs_two(job.team, proposal.price_usd, proposal.kind),
+        usd_per_hour=proposal.usd_per_hour,
+        extra_usd=proposal.extra_usd,
     )
     if verdict.answer == "drop" and requested_by is None:
         return None
@@ -58,13 +60,18 @@ def decision_propose(
             decision = _store(job, proposal, now, situation or {}, rule.autonomy, verdict.reason, requested_by)
             if verdict.default_after_s is not None:
                 decision.default_answer = verdict.default_answer
-                decision.default_at = now + dt.timedelta(seconds=verdict.default_after_s)
+                decision.default_at = now + dt.timedelta(seconds=_silence_s(proposal, verdict.default_after_s))
                 decision.save(update_fields=["default_answer", "default_at"])
             if verdict.answer == "approve":
                 _approve_by_rule(decision, rule.kind, verdict.reason, now)
     except (IntegrityError, StaleWrite):
         return None  # another evaluation stored its proposal first, or a person answered the standing one just now
     return decision
+
+
+def _silence_s(proposal: Proposal, after_s: float) -> float:
+    """When silence counts. An answer about machines must come while it is of use, so silence counts before that ends."""
+    return min(after_s, 0.9 * proposal.expires_after_s) if proposal.direction == "forward" else after_s
 
 
 def _standing(job: Job, proposal: Proposal) -> Decision | None:

@@ -10,26 +10,52 @@ from django.db.models import QuerySet, Sum
 
 from jobs.errors import Invalid
 from jobs.models import AUTONOMY, ROLES, Approval, Augmentation, Decision, Job, Rule, Team
+from jobs.scheduler import procurement
 from jobs.scheduler.autonomy import Usage
 from jobs.services.events import Actor, event_append
 
-KINDS = ("augment_shard", "pause_shard", "resume_shard", "reweight_shards", "resize")
-LIMITS = ("max_usd", "max_usd_per_day", "max_samples_per_day", "max_per_hour", "min_confidence")
+KINDS = (
+    "augment_shard",
+    "pause_shard",
+    "resume_shard",
+    "reweight_shards",
+    "resize",
+    "rebalance",
+    "drain_worker",
+    *procurement.KINDS,
+)
+LIMITS = (
+    "max_usd",
+    "max_usd_per_hour",
+    "max_usd_per_day",
+    "max_usd_per_job",
+    "max_extra_usd",
+    "max_samples_per_day",
+    "max_per_hour",
+    "min_confidence",
+)
+# Without a rule a person is asked; only what a planned job does all the time within its budget happens by itself.
+AUTONOMY_UNSET = dict.fromkeys((kind for kind in procurement.KINDS if kind != "switch_to_on_demand"), "auto")
+SAVERS = ("release", "idle")  # they end spending, so that nobody has to say yes twice
 
 
 def rule_for(*, job: Job, kind: str) -> Rule:
-    """The narrowest rule in force: the job's, else the team's, else an unsaved `ask`."""
+    """The narrowest rule in force: the job's, else the team's, else an unsaved one (`ask`, for most kinds)."""
     rules = {r.job_id: r for r in Rule.objects.filter(team=job.team, kind=kind, enabled=True, job_id__in=[job.pk])}
     if job.pk in rules:
         return rules[job.pk]
-    return Rule.objects.filter(team=job.team, kind=kind, enabled=True, job=None).first() or Rule(
-        team=job.team, kind=kind, autonomy="ask"
-    )
+    team_rule = Rule.objects.filter(team=job.team, kind=kind, enabled=True, job=None).first()
+    return team_rule or rule_unset(team=job.team, kind=kind)
 
 
-def needs_two(team: Team, price_usd: float) -> bool:
-    """Whether a decision at this price takes two approvers."""
-    return team.two_person and price_usd >= float(team.two_person_from_usd)
+def rule_unset(*, team: Team, kind: str) -> Rule:
+    """What holds where nothing is set. Not stored."""
+    return Rule(team=team, kind=kind, autonomy=AUTONOMY_UNSET.get(kind, "ask"))
+
+
+def needs_two(team: Team, price_usd: float, kind: str = "") -> bool:
+    """Whether a decision of this kind at this price takes two approvers."""
+    return team.two_person and kind not in SAVERS and price_usd >= float(team.two_person_from_usd)
 
 
 def rule_usage(*, rule: Rule, job: Job, now: dt.datetime) -> Usage:
@@ -38,8 +64,12 @@ def rule_usage(*, rule: Rule, job: Job, now: dt.datetime) -> Usage:
     day = now.replace(hour=0, minute=0, second=0, microsecond=0)
     today = Decision.objects.filter(pk__in=_by_rule_since(day), kind=rule.kind, **scope)
     last_hour = Decision.objects.filter(pk__in=_by_rule_since(now - dt.timedelta(hours=1)), kind=rule.kind, **scope)
+    by_rule = Approval.objects.filter(by_rule__gt="", void_at=None, decision__job=job, decision__kind=rule.kind)
     return Usage(
         usd_today=float(today.aggregate(s=Sum("price_usd"))["s"] or 0),
+        usd_job=float(by_rule.aggregate(s=Sum("decision__price_usd"))["s"] or 0)
+        if "max_usd_per_job" in rule.limits
+        else 0,
         samples_today=Augmentation.objects.filter(decision__in=today).aggregate(s=Sum("num_wanted"))["s"] or 0,
         num_last_hour=last_hour.count(),
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def waits_for_another(decision: Decision, final: dict[str, Any]) -> bool:
     """Whether the approvals in force are one too few for these arguments."""
-    if not needs_two(decision.team, price_with(float(decision.price_usd), decision.args, final)):
+    if not needs_two(decision.team, price_with(float(decision.price_usd), decision.args, final), decision.kind):
         return False
     given = Approval.objects.filter(decision=decision, answer="approve", void_at=None)
     people = given.filter(user__isnull=False).values("user").distinct().count()
@@ -77,7 +77,7 @@ def half_tell(decision: Decision, final: dict[str, Any], now: dt.datetime, actor
 
 def silence_is_no_yes(decision: Decision, now: dt.datetime) -> str:
     """Why nobody's answer may not count as a yes where two have to approve; empty where it may."""
-    if not needs_two(decision.team, float(decision.price_usd)):
+    if not needs_two(decision.team, float(decision.price_usd), decision.kind):
         return ""
     if any(approval.by_rule for approval in approvals_in_force(decision=decision)):
         return "a rule has approved it already"
@@ -90,5 +90,7 @@ def silence_is_no_yes(decision: Decision, now: dt.datetime) -> str:
         price_usd=float(decision.price_usd),
         num_samples=int(decision.args.get("count", 0)),
         confidence=float(decision.expected.get("confidence", 0.0)),
+        usd_per_hour=float(decision.expected.get("usd_per_hour", 0.0)),
+        extra_usd=float(decision.expected.get("extra_usd", 0.0)),
     )
     return "; ".join(over)

@@ -42,6 +42,18 @@ EVIDENCE = {
     "tokens": ("Seen in the window", "tokens"),
     "num_nonfinite": ("Losses that are not finite", "points"),
     "window_steps": ("Window", "steps"),
+    "slow_factor": ("Its own time for a micro-batch, against the others'", "times"),
+    "slow_needed": ("From which a worker counts as slow", "times"),
+    "slow_share": ("Share of the window in which it was slow", ""),
+    "micro_series_s": ("Its own time for a micro-batch, over the bins seen", "s"),
+    "micro_times_s": ("Own time for a micro-batch, by worker", "s"),
+    "throttled": ("Its accelerator says that it is kept slow", ""),
+    "shares_now": ("Micro-batches of a step now, by worker", ""),
+    "shares_after": ("Micro-batches of a step then", ""),
+    "step_time_s": ("A step takes", "s"),
+    "step_time_after_s": ("It would take", "s"),
+    "step_time_rebalanced_s": ("With a smaller share for the slow worker", "s"),
+    "changeover_s": ("Until the new workers train", "s"),
     "step": ("At step", ""),
     "paused_since_step": ("Paused since step", ""),
 }
@@ -91,9 +103,11 @@ def _evidence_line(name: str, value: Any) -> EvidenceLine | None:
         return (
             EvidenceLine(label, f"{len(value)} values", unit, numbers) if any(v is not None for v in numbers) else None
         )
-    if name == "share_high":
+    if name in ("share_high", "slow_share"):
         return EvidenceLine(label, formats.percent(value), unit)
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, bool):
+        return EvidenceLine(label, "yes" if value else "no", unit)
+    if isinstance(value, int):
         return EvidenceLine(label, formats.number(value), unit)
     return EvidenceLine(label, formats.figures(value) if formats.known(value) else str(value), unit)
 
@@ -143,7 +157,9 @@ def decision_detail(decision: Decision, role: str, now: dt.datetime) -> dict[str
         "approvals": approvals,
         "answered_by": approvals[-1] if approvals else None,
         "num_yes": sum(a.answer == "approve" for a in approvals),
-        "needs_two": needs_two(decision.team, price_with(float(decision.price_usd), decision.args, args)),
+        "needs_two": needs_two(
+            decision.team, price_with(float(decision.price_usd), decision.args, args), decision.kind
+        ),
         "args": args,
         "args_text": json.dumps(args),
         "edits": in_words(args, decision.args) if args != decision.args and decision.status == "proposed" else "",
@@ -174,5 +190,16 @@ def consequence(decision: Decision, args: dict[str, Any]) -> str:
         return (
             f"The trainer saves its state inside the step it is in and leaves; {size} workers go on from there. Samples, global "
             f"batch and learning rate stay as they are."
+        )
+    if decision.kind == "rebalance":
+        shares = ", ".join(f"worker {rank} {formats.figures(share)}" for rank, share in args.get("shares", {}).items())
+        return (
+            f"From the next step on its micro-batches are shared out as {shares}. Samples, their order, global batch and learning "
+            "rate stay; a later rebalance or a resize takes it back."
+        )
+    if decision.kind == "drain_worker":
+        return (
+            f"The trainer saves its state inside the step it is in and leaves; {formats.number(args.get('num_workers'))} workers "
+            f"go on from there, without the place of worker {args.get('rank')}. Samples, global batch and learning rate stay."
         )
     return f"A worker carries out {decision.kind.replace('_', ' ')} with the arguments below."

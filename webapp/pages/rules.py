@@ -13,7 +13,7 @@ from jobs.errors import DomainError, NotFound
 from jobs.models import Job, Rule
 from jobs.selectors.decisions import rule_record, rules_in_force
 from jobs.services.events import Actor
-from jobs.services.rules import KINDS, rule_set
+from jobs.services.rules import AUTONOMY_UNSET, KINDS, rule_set, rule_unset
 from webapp.pages.door import PageRequest, fetch_in_team, must, page
 from webapp.pages.forms.rules import ANSWERERS, RuleForm
 
@@ -23,6 +23,13 @@ ABOUT = {
     "resume_shard": "Draw again from a shard that was paused for a while.",
     "reweight_shards": "Draw more from a hard shard that learns, less from one that is learnt.",
     "resize": "Go on with more workers when the deadline would be missed.",
+    "rebalance": "Give a slow worker fewer micro-batches of each step, and back when it has recovered.",
+    "drain_worker": "Go on without a worker that is too slow to be worth its place.",
+    "procure": "Buy spot machines for a planned job, and on-demand ones that an approval covers.",
+    "release": "Give machines of a planned job back.",
+    "switch_to_on_demand": "Buy on-demand machines for a planned job, up to a cap.",
+    "migrate": "Move a planned job to another spot offer.",
+    "idle": "Hold no machines for a planned job for now.",
 }
 
 
@@ -47,6 +54,7 @@ def _line(request: PageRequest, job: Job | None, kind: str, rule: Rule | None) -
         "kind": kind,
         "about": ABOUT.get(kind, ""),
         "rule": rule,
+        "unset": AUTONOMY_UNSET.get(kind, "ask"),
         "min_role": rule.min_role if rule and rule.min_role in ANSWERERS else ANSWERERS[0],
         "inherited": job is not None and rule is not None and rule.job_id is None,
     }
@@ -64,7 +72,7 @@ def rule_edit(request: PageRequest, kind: str) -> HttpResponse:
         raise NotFound(f"There is no rule for {kind}.")
     job = _job(request, "approver")
     must(request, "approver")
-    rule = rules_in_force(team=request.team, job=job).get(kind) or Rule(team=request.team, kind=kind)
+    rule = rules_in_force(team=request.team, job=job).get(kind) or rule_unset(team=request.team, kind=kind)
     form = RuleForm(request.POST or None, rule=rule)
     if request.method == "POST" and form.is_valid():
         try:

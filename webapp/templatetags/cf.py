@@ -125,7 +125,10 @@ def get(mapping: Mapping[Any, Any] | None, key: Any) -> Any:
 
 LIMIT_WORDS = {
     "max_usd": "{} each",
+    "max_usd_per_hour": "{} an hour",
     "max_usd_per_day": "{} a day",
+    "max_usd_per_job": "{} a job",
+    "max_extra_usd": "{} dearer than planned",
     "max_samples_per_day": "{} samples a day",
     "max_per_hour": "{} an hour",
     "min_confidence": "confidence from {}",

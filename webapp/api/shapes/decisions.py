@@ -112,7 +112,7 @@ class RuleNew(Input):
     kind = serializers.ChoiceField(choices=[(k, k) for k in KINDS])
     autonomy = serializers.ChoiceField(choices=[(a, a) for a in AUTONOMY])
     limits = serializers.DictField(child=serializers.FloatField(min_value=0, max_value=1e12), required=False)
-    default_answer = serializers.ChoiceField(choices=["approve", "reject"], required=False)
+    default_answer = serializers.ChoiceField(choices=["approve", "reject", "escalate"], required=False)
     default_after_s = serializers.IntegerField(min_value=60, max_value=30 * 86_400, required=False)
     min_role = serializers.ChoiceField(choices=[(r, r) for r in ROLES], required=False)
     enabled = serializers.BooleanField(required=False)

@@ -19,8 +19,12 @@ MEANING = {
     "auto_within_limits": "auto within limits, else ask",
     "auto": "auto: done at once",
 }
+SILENCE = [("reject", "no"), ("approve", "yes"), ("escalate", "others are told")]
 LABELS = {
     "max_usd": ("At most, USD each", "a decision that costs more is asked"),
+    "max_usd_per_hour": ("USD an hour", "of the machines that are bought"),
+    "max_usd_per_job": ("USD for one job", "approved by this rule, ever"),
+    "max_extra_usd": ("USD dearer than planned", "against the job's first plan"),
     "max_usd_per_day": ("USD a day", "counted from midnight UTC"),
     "max_samples_per_day": ("Samples a day", "augmented samples"),
     "max_per_hour": ("Decisions an hour", ""),
@@ -35,11 +39,16 @@ class RuleForm(PageForm):
 
     autonomy = forms.ChoiceField(choices=[(a, MEANING[a]) for a in AUTONOMY])
     max_usd = forms.FloatField(required=False, min_value=0)
+    max_usd_per_hour = forms.FloatField(required=False, min_value=0)
+    max_usd_per_job = forms.FloatField(required=False, min_value=0)
+    max_extra_usd = forms.FloatField(required=False, min_value=0)
     max_usd_per_day = forms.FloatField(required=False, min_value=0)
     max_samples_per_day = forms.IntegerField(required=False, min_value=0)
     max_per_hour = forms.IntegerField(required=False, min_value=0)
     min_confidence = forms.FloatField(required=False, min_value=0, max_value=1)
-    default_answer = forms.ChoiceField(choices=[("reject", "no"), ("approve", "yes")], label="Silence means")
+    default_answer = forms.ChoiceField(
+        choices=[("reject", "no"), ("approve", "yes"), ("escalate", "others are told")], label="Silence means"
+    )
     default_after_min = forms.IntegerField(label="After, minutes", min_value=1, max_value=43_200)
     min_role = forms.ChoiceField(choices=[(r, r) for r in ANSWERERS], label="Who may answer", help_text="and above")
 

@@ -1,0 +1,131 @@
+"""The planning epoch: from rows to facts, from facts to wishes, from wishes to decisions, for every job that is due."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+
+from django.conf import settings
+
+from forecasting.outlook import Outlook
+from forecasting.policies.epoch import spot_only_outlook
+from jobs.models import Decision, Job
+from jobs.plan_facts import Epoch, facts_of, on_demand_usd_per_hour, past_read, spot_left
+from jobs.scheduler import procurement
+from jobs.scheduler.planner import PlanFacts, Wish, situation_of, uses_programme, wishes
+from jobs.scheduler.procurement import Standing
+from jobs.selectors.planning import (
+    JobRows,
+    job_rows,
+    offers_for_planning,
+    on_demand_spent_usd,
+    planned_jobs,
+    plans_waiting,
+    rules_by_scope,
+)
+from jobs.services.epochs import Planned, plans_store
+from jobs.services.plans import FIRST, PACE_CHANGED, plans_claim
+
+PROVIDER = "simulated"  # the one whose machines planned jobs run on
+
+
+def plans_tick(*, now: dt.datetime) -> list[Decision]:
+    """Plan every job that is due. The first part is all that a tick costs when nothing is."""
+    if not plans_waiting(now=now):
+        return []
+    jobs = planned_jobs()
+    late = [job for job in jobs if not hasattr(job, "plan_state") or job.plan_state.due_at <= now]
+    why = plans_claim(jobs=late, now=now, every_s=float(settings.PLAN_EVERY_S))
+    return epoch_run(now=now, why=why)
+
+
+def epoch_run(*, now: dt.datetime, why: dict[int, str]) -> list[Decision]:
+    """Plan the jobs in `why` (id -> what it was asked for) and store what comes of it. Returns the new decisions."""
+    jobs = planned_jobs()
+    wanted = [job for job in jobs if job.pk in why]
+    if not wanted:
+        return []
+    epoch = epoch_read(now=now, jobs=jobs)
+    facts = [facts_of(epoch, epoch.rows[job.pk]) for job in wanted]
+    for one in facts:
+        past_read(epoch, one)
+    found = wishes(facts, epoch.markets, now.timestamp())
+    planned = [
+        _placed(epoch, epoch.rows[job.pk], one, wish, why[job.pk])
+        for job, one, wish in zip(wanted, facts, found, strict=True)
+    ]
+    return plans_store(planned=planned, now=now)
+
+
+def epoch_read(*, now: dt.datetime, jobs: list[Job]) -> Epoch:
+    """All the rows of an epoch, in a fixed number of queries."""
+    slot_s, every_s = float(settings.PLAN_SLOT_S), float(settings.PLAN_EVERY_S)
+    rows = job_rows(jobs=jobs, now=now, since=now - dt.timedelta(seconds=12 * slot_s))
+    rules = rules_by_scope(jobs=jobs, kind="switch_to_on_demand")
+    return Epoch(now, jobs, rows, offers_for_planning(provider=PROVIDER), rules, slot_s, every_s)
+
+
+def standing_of(epoch: Epoch, rows: JobRows, *, is_urgent: bool) -> Standing:
+    """What is in force: the order under way, else what is held and asked for; and what an approval of on-demand still covers."""
+    spot, on_demand = (rows.held(kind) + rows.asked(kind) for kind in ("spot", "on_demand"))
+    offers = [str(m.offer.uuid) for m in rows.machines if m.offer and m.kind == "spot" and m.status != "terminated"]
+    offer = offers[-1] if offers else ""
+    if rows.target is not None:
+        spot, on_demand = int(rows.target.args.get("spot", 0)), int(rows.target.args.get("on_demand", 0))
+        offer = str(rows.target.args.get("offer") or offer)
+    changed_at = rows.state.changed_at if rows.state else None
+    since = (epoch.now - changed_at).total_seconds() if changed_at else float("inf")
+    covered, left = _cover(epoch, rows)
+    return Standing(
+        spot, on_demand, offer, since, len(rows.changes), covered, str(rows.cover) if covered else "", left,
+        is_urgent,
+    )  # fmt: skip
+
+
+def _cover(epoch: Epoch, rows: JobRows) -> tuple[int, float]:
+    """On-demand machines that the newest approval pays for until the planner looks again, and the USD that it has left."""
+    if rows.cover is None:
+        return 0, 0.0
+    num, cap = int(rows.cover.args.get("on_demand", 0)), float(rows.cover.args.get("max_usd", 0.0))
+    left = cap - on_demand_spent_usd(rows, rows.cover.created_at, epoch.now)
+    price = on_demand_usd_per_hour(epoch, rows.job) or 0.0
+    if left < num * price * epoch.limits.until_next_s / 3600:
+        return 0, left
+    return num, left
+
+
+def _placed(epoch: Epoch, rows: JobRows, facts: PlanFacts, wish: Wish, why: str) -> Planned:
+    """The wish within quota, budget and the spot that those before it have left, ready to be stored."""
+    team = rows.job.team
+    facts, wish = _with_what_is_left(epoch, rows, facts, wish)
+    own = max(rows.gpus(), rows.ordered)
+    left = float("inf") if team.max_gpus is None else team.max_gpus - (epoch.gpus[team.pk] - own)
+    wish, held_back = procurement.limited(facts, wish, machines_left=max(0.0, left), settings=epoch.limits)
+    if held_back == "team quota":
+        held_back = f"team quota: {epoch.gpus[team.pk] - own} of {team.max_gpus} GPUs are with other jobs"
+    epoch.gpus[team.pk] += max(0, wish.size - own)
+    standing = standing_of(epoch, rows, is_urgent=why not in ("", FIRST, PACE_CHANGED))
+    return Planned(rows, facts, wish, standing, epoch.limits, held_back, lambda: without_on_demand(epoch, facts), why)
+
+
+def _with_what_is_left(epoch: Epoch, rows: JobRows, facts: PlanFacts, wish: Wish) -> tuple[PlanFacts, Wish]:
+    """Jobs that were placed before in this epoch may have taken spot that this one saw."""
+    if facts.spot is None:
+        return facts, wish
+    offer = epoch.offer(facts.spot.offer)
+    here = max(spot_left(epoch, rows, offer, facts.n_max), rows.held_in(offer.offer.pk))
+    if here < facts.spot.available:
+        facts = replace(facts, spot=replace(facts.spot, available=here))
+        wish = procurement.with_less_spot(facts, wish)
+    there = epoch.held[offer.offer.pk]
+    there[rows.job.pk] = max(there.get(rows.job.pk, 0), wish.spot)
+    return facts, wish
+
+
+def without_on_demand(epoch: Epoch, facts: PlanFacts) -> Outlook | None:
+    """What would come if nobody bought on-demand: spot where it is to be had, nothing else."""
+    if not uses_programme(facts):
+        return None
+    situation = situation_of(facts, epoch.markets, epoch.now.timestamp())
+    outlook = spot_only_outlook(situation, spread=facts.spread)
+    return Outlook(outlook.cost, outlook.finish.scaled(situation.job.slot_s), outlook.chance)

@@ -1,0 +1,158 @@
+"""From the rows of an epoch to the facts that the planner reads."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from forecasting.problem import Offer as Market
+from jobs.deadlines import CHANGEOVER_S
+from jobs.machines import spot_policy
+from jobs.models import Job, Rule
+from jobs.scheduler import procurement
+from jobs.scheduler.planner import Markets, PlanFacts, SpotQuote, slot_of, uses_programme
+from jobs.scheduler.speed import Speed, pace_spread, speed_of
+from jobs.selectors.market import offer_series
+from jobs.selectors.planning import JobRows, OfferNow, changeover_of, held_by_offer, step_times
+from jobs.services.resizes import worker_limits
+
+PAST_SLOTS = 2_000  # what the market's chain is learnt from
+STAY = 0.85  # another spot offer is taken only where it is cheaper by this factor
+
+
+@dataclass
+class Epoch:
+    """What one epoch has read. `due` are the jobs to plan; the others count for quotas and for the spot they hold."""
+
+    now: dt.datetime
+    jobs: list[Job]
+    rows: dict[int, JobRows]
+    offers: list[OfferNow]
+    rules: dict[tuple[int, int | None], Rule]
+    slot_s: float
+    every_s: float
+    markets: Markets = field(init=False)
+    limits: procurement.Settings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.markets = Markets(self.slot_s)
+        self.limits = procurement.settings_for(self.slot_s, self.every_s)
+        self.held = held_by_offer(list(self.rows.values()))
+        self.gpus: dict[int, int] = defaultdict(int)
+        for rows in self.rows.values():
+            self.gpus[rows.job.team_id] += max(rows.gpus(), rows.ordered)
+
+    def offer(self, key: str) -> OfferNow:
+        return next(o for o in self.offers if o.key == key)
+
+
+def facts_of(epoch: Epoch, rows: JobRows) -> PlanFacts:
+    """A job as the planner sees it."""
+    job = rows.job
+    measured, running, known = step_times(rows)
+    low, high = worker_limits(job=job)
+    high = max(low, min(high, job.num_workers)) if not _nodes(job).get("max") else high
+    speed = speed_of(measured_s=measured, now=running) or _declared(job)
+    facts = PlanFacts(
+        policy=spot_policy(job),
+        steps_left=max(0, job.goal_steps - job.current_step),
+        time_left_s=(job.deadline - epoch.now).total_seconds() if job.deadline else None,
+        n_min=low,
+        n_max=high,
+        speed=speed,
+        spread=pace_spread(known),
+        changeover_s=changeover_of(rows) or min(CHANGEOVER_S, epoch.slot_s),
+        held_spot=rows.held("spot"),
+        held_on_demand=rows.held("on_demand"),
+        on_demand_usd_per_hour=on_demand_usd_per_hour(epoch, job),
+        spent_usd=rows.spent_usd,
+        budget_usd=float(job.budget_usd) if job.budget_usd is not None else None,
+        approval_s=_approval_s(epoch, rows),
+    )
+    return replace(facts, spot=_spot_quote(epoch, rows, facts))
+
+
+def _nodes(job: Job) -> dict[str, int]:
+    return (job.config.get("resources") or {}).get("nodes") or {}
+
+
+def _declared(job: Job) -> Speed | None:
+    """The pace that the job file declares, for the workers it asks for."""
+    declared = (job.config.get("goal") or {}).get("step_time_s")
+    return speed_of(measured_s={job.num_workers: float(declared)}) if declared else None
+
+
+def _approval_s(epoch: Epoch, rows: JobRows) -> float:
+    """How long on-demand may have to wait for an answer: not at all where a rule gives it."""
+    rule = epoch.rules.get((rows.job.team_id, rows.job.pk)) or epoch.rules.get((rows.job.team_id, None))
+    if rule is not None and rule.autonomy in ("auto", "auto_within_limits"):
+        return 0.0
+    return float(rule.default_after_s) if rule is not None else float(Rule._meta.get_field("default_after_s").default)
+
+
+def on_demand_usd_per_hour(epoch: Epoch, job: Job) -> float | None:
+    """The cheapest on-demand machine that the job may use."""
+    regions = _regions(job)
+    return min((o.usd_per_hour for o in epoch.offers if not o.offer.is_spot and o.serves(regions)), default=None)
+
+
+def _regions(job: Job) -> Sequence[str]:
+    return (job.config.get("resources") or {}).get("regions") or []
+
+
+def _spot_quote(epoch: Epoch, rows: JobRows, facts: PlanFacts) -> SpotQuote | None:
+    """The spot offer to use: the cheapest with room, unless the job sits in one that is nearly as cheap."""
+    if facts.policy == "never":
+        return None
+    most = (rows.job.config.get("resources") or {}).get("max_price")
+    quotes = []
+    for offer in epoch.offers:
+        dear = isinstance(most, int | float) and offer.usd_per_hour > most
+        if not offer.offer.is_spot or dear or not offer.serves(_regions(rows.job)):
+            continue
+        mine = rows.held_in(offer.offer.pk)
+        here = max(spot_left(epoch, rows, offer, facts.n_max), mine)
+        rank = (here < facts.n_min, offer.usd_per_hour * (STAY if mine else 1.0), -here, offer.offer.pk)
+        quotes.append((rank, SpotQuote(offer.key, offer.name, offer.usd_per_hour, here)))
+    return min(quotes)[1] if quotes else None
+
+
+def spot_left(epoch: Epoch, rows: JobRows, offer: OfferNow, most: int) -> int:
+    """Spot machines of an offer that other planned jobs leave to this one."""
+    if offer.availability is None:
+        return most
+    others = sum(num for job, num in epoch.held[offer.offer.pk].items() if job != rows.job.pk)
+    return max(0, offer.availability - others)
+
+
+def past_read(epoch: Epoch, facts: PlanFacts) -> None:
+    """Read the offer's past on the job's slots, once per offer and slot length."""
+    if not uses_programme(facts) or facts.spot is None or facts.time_left_s is None:
+        return
+    slot_s = slot_of(facts.time_left_s, epoch.slot_s)
+    key = (facts.spot.offer, slot_s)
+    if key not in epoch.markets.past:
+        offer = epoch.offer(facts.spot.offer)
+        epoch.markets.past[key] = market_past(offer, slot_s=slot_s, now=epoch.now)
+
+
+def market_past(now_at: OfferNow, *, slot_s: float, now: dt.datetime) -> Market:
+    """Availability and price of an offer on slots up to now, in machines and USD per machine and slot."""
+    start = now - dt.timedelta(seconds=PAST_SLOTS * slot_s)
+    offer = now_at.offer
+    series = offer_series(offer=offer, start=start, end=now, gap_s=slot_s)
+    price_now = now_at.usd_per_hour * slot_s / 3600
+    if series is None or series.price is None or not len(series):
+        return Market(np.array([now_at.availability or 0]), np.array([price_now]), str(offer))
+    price = np.nan_to_num(np.asarray(series.price, float) * slot_s / 3600, nan=price_now)
+    price[-1] = price_now
+    if series.availability is None:
+        return Market(np.full(len(price), 10**6), price, str(offer))
+    availability = np.nan_to_num(np.asarray(series.availability, float), nan=0.0).astype(np.int64)
+    if now_at.availability is not None:
+        availability[-1] = now_at.availability
+    return Market(availability, price, str(offer))

@@ -1,0 +1,203 @@
+"""Everything that a planning epoch reads, for all planned jobs at once: as many queries for a thousand jobs as for one."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from django.db.models import Max, Q
+
+from jobs.machines import SPOT_POLICIES
+from jobs.models import Attempt, Command, Decision, Instance, Job, Offer, PlanState, Rule, Worker
+from jobs.scheduler.procurement import KINDS, RULE
+from jobs.selectors.costs import instance_cost_usd
+from jobs.selectors.market import offers_with_latest
+
+ACTIVE = ("queued", "running", "recovering")
+MIN_STEPS = 5  # of an attempt, before its pace is believed
+ASKED = ("requested", "provisioning")
+
+
+@dataclass
+class JobRows:
+    """The rows of one planned job."""
+
+    job: Job
+    state: PlanState | None = None
+    attempts: list[Attempt] = field(default_factory=list)
+    step_time_s: float | None = None  # of the slowest worker of the newest attempt
+    machines: list[Instance] = field(default_factory=list)
+    target: Command | None = None  # the newest order for machines, if it is still under way
+    asks: list[Decision] = field(default_factory=list)  # proposals of the planner that wait for an answer
+    changes: list[Decision] = field(default_factory=list)  # of the last while, carried out or under way
+    refused: Decision | None = None  # on-demand that a person said no to in the last while
+    cover: Decision | None = None  # the newest approval of on-demand machines
+    spent_usd: float = 0.0
+
+    def held(self, kind: str) -> int:
+        """Machines that run and are under no notice."""
+        return sum(m.kind == kind and m.status == "running" and m.notice_at is None for m in self.machines)
+
+    def held_in(self, offer_id: int) -> int:
+        """Of those, the spot machines of one offer."""
+        there = [m for m in self.machines if m.offer_id == offer_id and m.kind == "spot"]
+        return sum(m.status == "running" and m.notice_at is None for m in there)
+
+    @property
+    def ordered(self) -> int:
+        """Machines that the job is to have by the order under way."""
+        args = self.target.args if self.target else {}
+        return int(args.get("spot", 0)) + int(args.get("on_demand", 0))
+
+    def asked(self, kind: str) -> int:
+        return sum(m.kind == kind and m.status in ASKED for m in self.machines)
+
+    def gpus(self) -> int:
+        """GPUs that count against the team: until a machine is confirmed to have stopped."""
+        return sum(m.num_gpus for m in self.machines if m.status != "terminated")
+
+
+def planned_jobs() -> list[Job]:
+    """Active jobs whose machines are planned, first those that come first: by priority, then by age. One query."""
+    rows = Job.objects.filter(status__in=ACTIVE, config__resources__spot_policy__in=SPOT_POLICIES)
+    return list(rows.select_related("team", "plan_state").defer("report").order_by("-priority", "submitted_at", "pk"))
+
+
+def plans_waiting(*, now: dt.datetime) -> bool:
+    """Whether any job is due, or was never planned."""
+    active = Job.objects.filter(status__in=ACTIVE)
+    if active.filter(plan_state__due_at__lte=now).exists():
+        return True
+    return active.filter(plan_state=None, config__resources__spot_policy__in=SPOT_POLICIES).exists()
+
+
+def job_rows(*, jobs: Sequence[Job], now: dt.datetime, since: dt.datetime) -> dict[int, JobRows]:
+    """Job id -> its rows. Changes and asks of the planner are those since `since`. Six queries."""
+    found = {job.pk: JobRows(job, getattr(job, "plan_state", None)) for job in jobs}
+    columns = (
+        "job_id", "fence", "world_size", "start_step", "last_step", "status", "created_at", "running_at", "ended_at",
+        "heartbeat_at",
+    )  # fmt: skip
+    for attempt in Attempt.objects.filter(job__in=found).order_by("fence").only(*columns):
+        found[attempt.job_id].attempts.append(attempt)
+    newest = {rows.attempts[-1].pk: rows for rows in found.values() if rows.attempts}
+    slowest = Worker.objects.filter(attempt__in=newest).order_by().values("attempt").annotate(s=Max("step_time_s"))
+    for row in slowest:
+        newest[row["attempt"]].step_time_s = row["s"]
+    _machines(found, now)
+    open_orders = Command.objects.filter(job__in=found, kind__in=KINDS, status__in=("issued", "claimed"))
+    for command in open_orders.order_by("id"):
+        found[command.job_id].target = command
+    _decisions(found, since)
+    return found
+
+
+def _machines(found: dict[int, JobRows], now: dt.datetime) -> None:
+    for machine in Instance.objects.filter(job__in=found).select_related("offer").order_by("id"):
+        rows = found[machine.job_id or 0]
+        rows.spent_usd += float(instance_cost_usd(machine, start=None, end=now))
+        if machine.offer_id is not None:
+            rows.machines.append(machine)
+
+
+def _decisions(found: dict[int, JobRows], since: dt.datetime) -> None:
+    done = ("approved", "executing", "succeeded", "failed")
+    mine = Decision.objects.filter(job__in=found, rule=RULE).filter(
+        Q(status="proposed")
+        | Q(kind="switch_to_on_demand", status__in=done[:3])
+        | Q(status__in=done, status_at__gte=since)
+    )
+    for decision in mine.select_related("team").defer("situation").order_by("id"):
+        rows = found[decision.job_id]
+        decision.job = rows.job
+        if decision.status == "proposed":
+            rows.asks.append(decision)
+            continue
+        if decision.status == "rejected":
+            rows.refused = decision if decision.kind == "switch_to_on_demand" else rows.refused
+            continue
+        if decision.status_at >= since:
+            rows.changes.append(decision)
+        if decision.kind == "switch_to_on_demand" and decision.status != "failed":
+            rows.cover = decision
+
+
+@dataclass(frozen=True)
+class OfferNow:
+    """An offer with what its newest quotes say. `availability` None: the provider does not tell."""
+
+    offer: Offer
+    key: str  # public id
+    usd_per_hour: float
+    availability: int | None
+
+    @property
+    def name(self) -> str:
+        return str(self.offer)
+
+    def serves(self, regions: Sequence[str]) -> bool:
+        """Whether a job that names these regions or zones (none: any) may use it."""
+        return not regions or self.offer.region in regions or self.offer.zone in regions
+
+
+def offers_for_planning(*, provider: str) -> list[OfferNow]:
+    """The provider's offers that have a price. One query."""
+    found = []
+    for offer in offers_with_latest(provider=provider).order_by("pk"):
+        price, count = offer.latest_price_usd_per_hour, offer.latest_availability  # type: ignore[attr-defined]
+        if price is not None:
+            found.append(OfferNow(offer, str(offer.uuid), float(price), count))
+    return found
+
+
+def rules_by_scope(*, jobs: Sequence[Job], kind: str) -> dict[tuple[int, int | None], Rule]:
+    """(team id, job id or None) -> the rule in force for a kind. One query."""
+    rows = Rule.objects.filter(team__in={job.team_id for job in jobs}, kind=kind, enabled=True)
+    return {(rule.team_id, rule.job_id): rule for rule in rows}
+
+
+def step_times(rows: JobRows) -> tuple[dict[int, float], tuple[int, float] | None, list[float]]:
+    """(measured seconds a step by number of workers, the size that runs and its pace, the paces that are known of it)."""
+    measured: dict[int, float] = {}
+    now: tuple[int, float] | None = None
+    known: list[float] = []
+    for attempt in rows.attempts:
+        done = attempt.last_step + 1 - attempt.start_step
+        until = attempt.ended_at or attempt.heartbeat_at
+        if attempt.running_at is None or until is None or done < MIN_STEPS:
+            continue
+        mean_s = max(1e-6, (until - attempt.running_at).total_seconds() / done)
+        measured[attempt.world_size] = mean_s
+        if attempt is rows.attempts[-1] and attempt.ended_at is None:
+            recent_s = rows.step_time_s or mean_s
+            now, known = (attempt.world_size, recent_s), [recent_s, mean_s]
+    return measured, now, known or list(measured.values())[-1:]
+
+
+def changeover_of(rows: JobRows) -> float | None:
+    """Seconds from the order of an attempt to its first report, in the middle of the job's attempts."""
+    lost = [
+        (attempt.running_at - attempt.created_at).total_seconds()
+        for attempt in rows.attempts
+        if attempt.running_at is not None and attempt.running_at >= attempt.created_at
+    ]
+    return median(lost) if lost else None
+
+
+def on_demand_spent_usd(rows: JobRows, since: dt.datetime, now: dt.datetime) -> float:
+    """What the job's on-demand machines have cost since a moment."""
+    bought = [m for m in rows.machines if m.kind == "on_demand" and (m.ended_at is None or m.ended_at > since)]
+    return sum(float(instance_cost_usd(m, start=since, end=now)) for m in bought)
+
+
+def held_by_offer(rows: Sequence[JobRows]) -> dict[int, dict[int, int]]:
+    """Offer id -> job id -> spot machines that the job holds or has asked for there."""
+    held: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for one in rows:
+        for machine in one.machines:
+            if machine.kind == "spot" and machine.status in (*ASKED, "running") and machine.offer_id is not None:
+                held[machine.offer_id][one.job.pk] += 1
+    return held
