@@ -23,7 +23,7 @@ def test_a_model_in_slices_goes_on_with_other_workers_and_loses_nothing(tmp_path
             "copies": Course((2,)),
             "three": Course((3,), (), FSDP),
             "same": Course((3, 3), ((1, 0),), FSDP),
-            "chain": Course((2, 3, 1, 2), ((1, 0), (1, 13), (2, 1)), FSDP),
+            "chain": Course((2, 3, 1, 2), ((1, 0), (1, 7), (2, 1)), FSDP),
             "halved": Course((4, 2), (2,), FSDP),
             "mixed": Course((2, 3, 2), ((1, 0), (2, 0)), {}, (DDP, FSDP, DDP)),
             "few_copies": Course((2,), (), FEW),
@@ -34,6 +34,7 @@ def test_a_model_in_slices_goes_on_with_other_workers_and_loses_nothing(tmp_path
             "bf16_same": Course((3, 3), ((1, 0),), FSDP | {"dtype": "bf16"}),
             "bf16_lora": Course((2, 3), ((1, 0),), FSDP | LORA | {"dtype": "bf16"}),
         },
+        global_batch=8,
     )
     (copies,), (three,), (bf16,) = found["copies"], found["three"], found["bf16"]
     assert_nothing_lost([three], copies)
