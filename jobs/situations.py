@@ -35,7 +35,7 @@ def situation_build(*, job: Job, rule: str, now: dt.datetime, since_step: int | 
         loss_sum=series.loss_sum.astype(float),
         tokens=series.tokens.astype("int64"),
         num_nonfinite=series.num_nonfinite.astype("int64"),
-        past=_past(job, rule, now),
+        past=past_decisions(job=job, rule=rule, now=now),
         step_time_s=progress.step_time_s or 1.0,
         usd_per_hour=usd_per_hour(job),
         methods=METHODS,
@@ -72,7 +72,7 @@ def _shards(job: Job) -> tuple[ShardFacts, ...]:
     )
 
 
-def _past(job: Job, rule: str, now: dt.datetime) -> tuple[PastDecision, ...]:
+def past_decisions(*, job: Job, rule: str, now: dt.datetime) -> tuple[PastDecision, ...]:
     """The newest decision of this rule on each subject."""
     newest: dict[str, PastDecision] = {}
     for decision in job.decisions.filter(rule=rule).exclude(status__in=("proposed", "superseded")).order_by("id"):

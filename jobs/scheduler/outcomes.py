@@ -69,3 +69,41 @@ def _verdict(effect: float, wanted: float) -> str:
     if wanted >= 0 and effect <= -0.05:
         return "helped"
     return "no effect"
+
+
+def pace_outcome(
+    *,
+    before_s: float | None,
+    after_s: float | None,
+    steps_left: int,
+    window_steps: int,
+    expected_before_s: float | None,
+    expected_after_s: float | None,
+) -> dict[str, Any]:
+    """The measured effect of a decision on workers: median wall time of a step before and after it.
+
+    Verdict: `helped` at half of the expected gain or more, `hurt` where a step takes 3 % longer, `no data` without one of the
+    times, else `no effect`. The change of the end counts the steps that were left when it took effect, not the change-over.
+    """
+    result: dict[str, Any] = {"window_steps": window_steps}
+    if before_s is None or after_s is None or before_s <= 0:
+        return {**result, "verdict": "no data", "sentence": "Too few steps were timed before or after it."}
+    wanted = (expected_before_s - expected_after_s) if expected_before_s and expected_after_s else 0.0
+    gain = before_s - after_s
+    verdict = "no effect"
+    if gain < -0.03 * before_s:
+        verdict = "hurt"
+    elif gain >= max(0.5 * wanted, 0.02 * before_s):
+        verdict = "helped"
+    said = f" (expected {expected_after_s:.3g} s)" if expected_after_s else ""
+    return {
+        **result,
+        "step_time_before_s": round(before_s, 5),
+        "step_time_after_s": round(after_s, 5),
+        "delta_eta_s": round(-gain * steps_left, 2),
+        "verdict": verdict,
+        "sentence": (
+            f"A step took {before_s:.3g} s before and {after_s:.3g} s after{said}, over {window_steps} steps on either side: "
+            f"throughput {before_s / after_s:.2f} times as high."
+        ),
+    }

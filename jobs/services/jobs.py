@@ -11,7 +11,7 @@ from django.db import transaction
 from jobs.errors import Conflict, Invalid, StaleWrite
 from jobs.machines import SPOT_POLICIES
 from jobs.models import Dataset, Job, JobShard
-from jobs.scheduler.rules import shard_loss
+from jobs.scheduler.rules import shard_loss, straggler
 from jobs.services.commands import command_issue
 from jobs.services.deadlines import deadline_check
 from jobs.services.decisions import decisions_close
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
 BACKENDS = ("local",)
-RULE_SETTINGS = {shard_loss.RULE: shard_loss.Settings()}
+RULE_SETTINGS: dict[str, Any] = {shard_loss.RULE: shard_loss.Settings(), straggler.RULE: straggler.Settings()}
 TRAINING_DEFAULTS: dict[str, Any] = {
     "global_batch": 16,
     "micro_batch": 8,

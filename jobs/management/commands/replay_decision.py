@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from jobs.models import Decision
 from jobs.planning import RULES
+from jobs.scheduler.rules import straggler
 from jobs.scheduler.situation import Situation
 
 
@@ -22,9 +23,12 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         decision = _find(options["decision"], options["team"])
-        if decision.rule not in RULES or not decision.situation:
+        if decision.rule not in (*RULES, straggler.RULE) or not decision.situation:
             raise CommandError(f"{decision} was made by {decision.rule}, which is no rule that can be asked again.")
-        proposals = RULES[decision.rule](Situation.from_json(decision.situation))
+        if decision.rule == straggler.RULE:
+            proposals = straggler.propose(straggler.StragglerFacts.from_json(decision.situation))
+        else:
+            proposals = RULES[decision.rule](Situation.from_json(decision.situation))
         match = next((p for p in proposals if p.subject == decision.subject), None)
         same = match is not None and match.evidence == decision.evidence and match.sentence == decision.sentence
         answer = {

@@ -83,11 +83,10 @@ class _View:
     def step_s(self, sizes: tuple[int, ...], ranks: tuple[int, ...]) -> float:
         return self.rest_s + max(size * self.times_s[rank] for size, rank in zip(sizes, ranks, strict=True))
 
-    def best(self, ranks: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[int, ...]]:
-        """Shares for those ranks, and how many micro-batches they make."""
-        fastest = min(self.times_s[rank] for rank in ranks)
-        shares = tuple(round(fastest / self.times_s[rank], 3) for rank in ranks)
-        return shares, share_sizes(sum(self.now), shares)
+    def best(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        """Micro-batches for each of those ranks, by their speeds."""
+        fastest_s = min(self.times_s[rank] for rank in ranks)
+        return share_sizes(sum(self.now), tuple(round(fastest_s / self.times_s[rank], 3) for rank in ranks))
 
 
 def propose(facts: StragglerFacts) -> list[Proposal]:
@@ -97,16 +96,16 @@ def propose(facts: StragglerFacts) -> list[Proposal]:
     if view is None or _cooling(facts, settings):
         return []
     everybody = tuple(range(len(facts.workers)))
-    shares, sizes = view.best(everybody)
+    sizes = view.best(everybody)
     before_s, after_s = view.step_s(view.now, everybody), view.step_s(sizes, everybody)
     worst = max(view.slow, key=lambda rank: view.times_s[rank], default=None)
     if worst is not None and facts.can_drain and len(everybody) > facts.min_workers:
         left = tuple(rank for rank in everybody if rank != worst)
-        without_s = view.step_s(view.best(left)[1], left)
+        without_s = view.step_s(view.best(left), left)
         if _better_lost(facts, settings, before_s, after_s, without_s, of_use=bool(sizes[worst])):
             return [_drain(facts, settings, view, worst, before_s, after_s, without_s)]
     if facts.can_rebalance and sizes != view.now and after_s <= (1 - settings.min_gain) * before_s:
-        return [_rebalance(facts, settings, view, worst, shares, sizes, before_s, after_s)]
+        return [_rebalance(facts, settings, view, worst, sizes, before_s, after_s)]
     return []
 
 
@@ -174,7 +173,6 @@ def _rebalance(
     settings: Settings,
     view: _View,
     worst: int | None,
-    shares: tuple[float, ...],
     sizes: tuple[int, ...],
     before_s: float,
     after_s: float,
@@ -195,8 +193,8 @@ def _rebalance(
         ),
         args={
             "action": "rebalance",
-            "shares": {str(rank): share for rank, share in enumerate(shares)},
-            "num_workers": len(shares),
+            "shares": {str(rank): size for rank, size in enumerate(sizes)},
+            "num_workers": len(sizes),
         },
         evidence=_evidence(facts, view, settings, worst, before_s, after_s, sizes),
         **_effects(facts, before_s, after_s, 0.0, len(sizes), len(sizes)),
@@ -217,7 +215,7 @@ def _drain(
 ) -> Proposal:
     size = len(facts.workers)
     left = tuple(rank for rank in range(size) if rank != worst)
-    evidence = _evidence(facts, view, settings, worst, before_s, without_s, view.best(left)[1])
+    evidence = _evidence(facts, view, settings, worst, before_s, without_s, view.best(left))
     return Proposal(
         rule=RULE,
         kind="drain_worker",
