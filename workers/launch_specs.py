@@ -8,7 +8,7 @@ import sys
 from django.conf import settings
 
 from jobs.models import Attempt, Job
-from jobs.services.jobs import TRAINING_RANGES
+from jobs.services.jobs import TRAINING_CHOICES, TRAINING_RANGES
 from trainer_client.backends import LaunchSpec
 from workers import rundirs
 
@@ -58,6 +58,8 @@ def launch_command(attempt: Attempt) -> list[str]:
         if (value := job.training.get(name)) is not None:
             whole = TRAINING_RANGES[name][2]  # JSON may say 16.0
             words += [f"--{name}", str(int(value) if whole else value)]
+    for name in TRAINING_CHOICES:
+        words += [f"--{name}", job.training[name]] if name in job.training else []
     snapshot = job.config.get("snapshot") or {}
     words += ["--fidelity", snapshot["fidelity"]] if "fidelity" in snapshot else []
     words += ["--async_snapshots"] if snapshot.get("async_writes") else []

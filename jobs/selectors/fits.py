@@ -34,8 +34,9 @@ def job_fit(*, model: str, num_workers: int, training: dict[str, Any]) -> JobFit
         shape, wanted = shape_of(model), fit_settings(training)
     except ValueError as error:
         return JobFit(f"Memory is not known: {error}.", gpu_gib)
-    needs = gib_per_gpu(memory(shape, wanted, num_workers=num_workers))
-    at = placement(shape, wanted, num_workers=max(1, num_workers), parallel="ddp", gpu_gib=gpu_gib)
+    parallel = str(training.get("parallel") or "ddp")
+    needs = gib_per_gpu(memory(shape, wanted, num_workers=max(1, num_workers), parallel=parallel))
+    at = placement(shape, wanted, num_workers=max(1, num_workers), parallel=parallel, gpu_gib=gpu_gib)
     smallest = next(iter(placements(shape, wanted, gpu_gib=gpu_gib, max_workers=MAX_WORLDS)), None)
     return JobFit(
         reason=_reason(shape, wanted, needs, at, smallest, gpu_gib),
@@ -75,8 +76,8 @@ def _reason(
         return f"{text} GPUs of {gpu_gib:g} GiB do not hold it in any number: take LoRA or a shorter sequence."
     if at is None:
         assert smallest is not None
-        slices = f"in slices (FSDP) from {smallest.num_workers} workers on, not as whole copies"
-        return f"{text} GPUs of {gpu_gib:g} GiB hold it {slices}."
+        slices = f"in slices (training.parallel: fsdp) from {smallest.num_workers} workers on"
+        return f"{text} GPUs of {gpu_gib:g} GiB hold it {slices}, not as whole copies."
     if at.micro_batch < min(wanted.micro_batch, -(-wanted.global_batch // at.num_workers)):
         return (
             f"{text} GPUs of {gpu_gib:g} GiB hold micro-batch {at.micro_batch}, {at.num_accumulation} of them a step."

@@ -45,8 +45,10 @@ TRAINING_RANGES: dict[str, tuple[float, float, bool]] = {
     "snapshot_every": (0, 10_000_000, True),
     "export_every": (1, 10_000_000, True),
 }
-
-
+# Name -> what it may be; without one the launcher's own default holds.
+TRAINING_CHOICES: dict[str, tuple[str, ...]] = {
+    "parallel": ("ddp", "fsdp"),  # a copy of the model on each worker, or slices of it
+}
 FIDELITIES = ("same_world", "exact")  # what a resize keeps bit by bit: see docs/trainer.md
 
 
@@ -54,8 +56,11 @@ def training_checked(training: dict[str, Any]) -> dict[str, Any]:
     """Training settings with defaults filled in. Raises `Invalid` naming each bad one."""
     errors: dict[str, list[str]] = {}
     for name, value in training.items():
-        if name not in TRAINING_RANGES:
-            errors[name] = [f"Unknown. Known: {', '.join(TRAINING_DEFAULTS)}."]
+        if name in TRAINING_CHOICES:
+            if value not in TRAINING_CHOICES[name]:
+                errors[name] = [f"One of {', '.join(TRAINING_CHOICES[name])}."]
+        elif name not in TRAINING_RANGES:
+            errors[name] = [f"Unknown. Known: {', '.join((*TRAINING_DEFAULTS, *TRAINING_CHOICES))}."]
         else:
             low, high, whole = TRAINING_RANGES[name]
             number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -72,7 +77,7 @@ def snapshot_settings(config: dict[str, Any]) -> dict[str, Any]:
     return {} if every is None else {"snapshot_every": every}
 
 
-def job_file_checked(config: dict[str, Any]) -> None:
+def job_file_checked(config: dict[str, Any], training: dict[str, Any]) -> None:
     """Raise `Invalid` for parts of a job file that could not be honoured here: nothing that was asked for is silently dropped."""
     errors: dict[str, list[str]] = {}
     resources = config.get("resources") or {}
@@ -91,6 +96,8 @@ def job_file_checked(config: dict[str, Any]) -> None:
         errors["snapshot.uri"] = ["The local backend keeps snapshots in the job's own folder; leave this out."]
     if (config.get("snapshot") or {}).get("fidelity", FIDELITIES[0]) not in FIDELITIES:
         errors["snapshot.fidelity"] = [f"One of {', '.join(FIDELITIES)}."]
+    if (config.get("snapshot") or {}).get("fidelity") == "exact" and training.get("parallel") == "fsdp":
+        errors["snapshot.fidelity"] = ["exact needs training.parallel ddp: it adds whole gradients in one fixed order."]
     if not django_settings.ALLOW_JOB_COMMANDS:
         for name in ("env", "setup", "run"):
             if config.get(name):
@@ -144,7 +151,7 @@ def job_create(
     """A draft. Each shard enters with its newest revision; `weights` (by shard key) overrides the dataset's weights."""
     config = config or {}
     settings = training_checked({**snapshot_settings(config), **(training or {})})
-    job_file_checked(config)
+    job_file_checked(config, settings)
     _check_job(name, model, goal_steps, num_workers, backend, deadline, now, settings)
     job = Job.objects.create(
         team=dataset.team,

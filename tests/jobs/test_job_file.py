@@ -31,6 +31,13 @@ def test_what_cannot_be_honoured_is_refused_by_name(config, field):
     assert list(refusal.value.extra["fields"]) == [field]
 
 
+def test_equal_bits_for_any_world_are_refused_for_a_model_in_slices():
+    assert make_job(training={"parallel": "fsdp"}).training["parallel"] == "fsdp"
+    with pytest.raises(Invalid) as refusal:
+        make_job(training={"parallel": "fsdp"}, config={"snapshot": {"fidelity": "exact"}})
+    assert list(refusal.value.extra["fields"]) == ["snapshot.fidelity"]
+
+
 def test_thresholds_and_snapshots_are_taken_over():
     job = make_job(config={"rules": {"shard_loss": {"min_gap": 0.3}}, "snapshot": {"check_every": 25}})
     assert job.config["rules"]["shard_loss"]["min_gap"] == 0.3
@@ -44,7 +51,16 @@ def test_commands_are_taken_where_the_server_allows_them(settings):
 
 @pytest.mark.parametrize(
     "training",
-    [{"lr": 0}, {"lr": float("nan")}, {"global_batch": 2.5}, {"seed": -1}, {"lora": True}, {"luck": 1}, {"lr": "1"}],
+    [
+        {"lr": 0},
+        {"lr": float("nan")},
+        {"global_batch": 2.5},
+        {"seed": -1},
+        {"lora": True},
+        {"luck": 1},
+        {"lr": "1"},
+        {"parallel": "tp"},
+    ],
 )
 def test_bad_training_settings_are_refused_by_name(training):
     with pytest.raises(Invalid) as refusal:

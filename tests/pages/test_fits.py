@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.urls import reverse
 
+from jobs.selectors.fits import job_fit
 from tests.api.http import client_for, strict
 from tests.pages.world import signed_in, small_world
 
@@ -29,7 +30,7 @@ def fit_text(settings: Any, **fields: str) -> str:
 def test_the_form_says_what_each_gpu_needs_and_from_how_many_workers_on(settings, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(SEVEN_B))
     assert "fits GPUs of 80 GiB from 1 worker on" in fit_text(settings, model="tiny:4m")
-    assert "in slices (FSDP) from 2 workers on" in fit_text(settings, model=str(tmp_path))
+    assert "in slices (training.parallel: fsdp) from 2 workers on" in fit_text(settings, model=str(tmp_path))
     assert "adapters of rank 16 need about" in fit_text(settings, model=str(tmp_path), lora="16", micro_batch="1")
     settings.GPU_GIB = 1.2
     assert "hold micro-batch" in fit_text(settings, model="tiny:4m")
@@ -61,3 +62,12 @@ def test_a_plan_over_rest_has_the_numbers():
     assert (told["min_workers"], told["micro_batch"], told["num_accumulation"]) == (1, 8, 1)
     assert told["gpu_memory_gib"] > 1.0
     assert any("GiB of each GPU" in reason for reason in told["reasons"])
+
+
+def test_a_job_in_slices_is_judged_as_one(settings, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SEVEN_B))
+    training = {"global_batch": 16, "micro_batch": 1, "seq_len": 512}
+    copies = job_fit(model=str(tmp_path), num_workers=4, training=training)
+    slices = job_fit(model=str(tmp_path), num_workers=4, training=training | {"parallel": "fsdp"})
+    assert (copies.fits, slices.fits) == (False, True)
+    assert slices.gpu_memory_gib < 80 < copies.gpu_memory_gib

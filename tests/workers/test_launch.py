@@ -141,6 +141,8 @@ def test_the_launcher_gets_the_settings_of_the_job_and_resumes_from_the_second_a
     assert words[words.index("--fidelity") + 1] == "exact"
     assert "--async_snapshots" in words
     assert "--resume" not in words
+    assert "--parallel" not in words
+    assert launch_command(Attempt(job=make_filled_job(training={"parallel": "fsdp"}), fence=1)).count("fsdp") == 1
     assert "--resume" in launch_command(Attempt(job=job, fence=2, world_size=2))
 
 
