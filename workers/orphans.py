@@ -18,6 +18,7 @@ from jobs.services.jobs import BACKENDS
 from trainer_client.backends import Backend, BackendError
 from workers.backend_access import backend_named
 from workers.celery_app import app
+from workers.machine_orphans import machine_orphans_sweep
 from workers.periodic import once_per_slot
 from workers.rundirs import run_dir
 
@@ -36,6 +37,11 @@ def orphans() -> None:
             orphans_sweep(backend=backend_named(name), now=timezone.now())
         except BackendError as error:
             logger.warning("orphans_unknown", backend=name, error=str(error))
+    if settings.MARKET:
+        try:
+            machine_orphans_sweep(now=timezone.now())
+        except BackendError as error:
+            logger.warning("orphans_unknown", backend="machines", error=str(error))
 
 
 def orphans_sweep(*, backend: Backend, now: dt.datetime) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 
-from jobs.machines import ALLOCATIONS
+from jobs.machines import ALLOCATIONS, ORPHAN
 from jobs.models import Attempt, Command, Instance, Job
 
 MAX_MACHINES = 4096
@@ -37,7 +37,8 @@ def machines_of(*, job: Job) -> QuerySet[Instance]:
 
 def usable_machines(*, job: Job) -> list[Instance]:
     """Those that run and are under no notice, oldest first."""
-    return list(machines_of(job=job).filter(status="running", notice_at=None).select_related("offer"))
+    rows = machines_of(job=job).filter(status="running", notice_at=None).exclude(detail=ORPHAN)
+    return list(rows.select_related("offer"))
 
 
 def holdings(job: Job) -> Holdings:

@@ -10,8 +10,8 @@ from typing import Any
 from django.db import transaction
 
 from jobs.errors import StaleWrite
-from jobs.machines import MOVES, TAKEN
-from jobs.models import Attempt, Instance, Job, Offer, Placement, Quote
+from jobs.machines import MOVES, ORPHAN, TAKEN
+from jobs.models import Attempt, Instance, Job, Offer, Placement, Quote, Team
 from jobs.services.commands import command_issue
 from jobs.services.events import event_append
 from jobs.services.instances import instance_terminating
@@ -164,3 +164,31 @@ def _nudge(instance: Instance, now: dt.datetime) -> None:
 
 def _kind(instance: Instance) -> str:
     return "Spot" if instance.kind == "spot" else "On-demand"
+
+
+def machine_adopt(
+    *, claim: str, facts: MachineFacts, team: Team, job: Job | None, backend: str, offer: Offer | None, now: dt.datetime
+) -> Instance:
+    """A machine that carries our tag and that no order of ours is known to have made: it costs, so it is shown and counted."""
+    instance, is_new = Instance.objects.get_or_create(
+        claim=claim,
+        defaults={
+            "team": team,
+            "job": job,
+            "offer": offer,
+            "backend": backend,
+            "provider_id": facts.provider_id,
+            "kind": "spot" if offer is not None and offer.is_spot else "on_demand",
+            "num_gpus": (offer.num_gpus if offer is not None else None) or 1,
+            "status": "provisioning",
+            "detail": ORPHAN,
+            "started_at": facts.started_at,
+            "created_at": now,
+            "status_at": now,
+        },
+    )
+    if is_new:
+        text = f"Machine {facts.provider_id} carries our tag, but no order of ours made it; it is ended in a minute."
+        event_append(team=team, job=job, kind="instance.orphan", subject=instance, now=now, text=text)
+    machine_seen(instance=instance, facts=facts, now=now)
+    return instance

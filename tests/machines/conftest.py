@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from simcloud.client import SimClient
+from simcloud.faults import Faults
 from tests.services import wait_until
 from tests.workers.conftest import own_var_dir as own_var_dir
 from tests.workers.conftest import runs as runs
@@ -50,14 +51,26 @@ class Provider:
             self.process = None
 
 
-@pytest.fixture
-def provider(own_var_dir: Path, settings: Any) -> Iterator[Provider]:
-    """Six spot machines at 1.00 or 1.25 USD an hour of the market, one hour of which lasts a minute."""
-    trace = own_var_dir / "trace.json"
+@pytest.fixture(scope="module")
+def running_provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Provider]:
+    """Six spot machines at 1.00 or 1.25 USD an hour of the market, one hour of which lasts half a minute."""
+    folder = tmp_path_factory.mktemp("market")
+    trace = folder / "trace.json"
     trace.write_text(json.dumps(TRACE))
-    options = f"trace={trace},factor=60,boot_s=0.2,notice_s=8,end_s=0.1"
-    settings.MARKET = options
-    running = Provider(own_var_dir / "market", options)
+    running = Provider(folder, f"trace={trace},factor=120,boot_s=0.2,notice_s=8,end_s=0.1")
     running.start()
     yield running
     running.kill()
+
+
+@pytest.fixture
+def provider(running_provider: Provider, own_var_dir: Path, settings: Any) -> Iterator[Provider]:
+    """The provider of the module, with an account of the test's own."""
+    settings.MARKET, settings.DEPLOYMENT = running_provider.options, f"test-{own_var_dir.name}"
+    (own_var_dir / "market").symlink_to(running_provider.folder)
+    yield running_provider
+    for kind in Faults.KINDS:
+        running_provider.client.fault(kind, 0)
+    for machine in running_provider.client.machines(""):
+        if machine["status"] in ("pending", "running"):
+            running_provider.client.kill(machine["token"])
