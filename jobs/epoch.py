@@ -23,7 +23,7 @@ from jobs.selectors.planning import (
     plans_waiting,
     rules_by_scope,
 )
-from jobs.services.epochs import Planned, plans_store
+from jobs.services.epochs import Ask, Planned, plans_store
 from jobs.services.plans import FIRST, PACE_CHANGED, plans_claim
 
 PROVIDER = "simulated"  # the one whose machines planned jobs run on
@@ -50,11 +50,20 @@ def epoch_run(*, now: dt.datetime, why: dict[int, str]) -> list[Decision]:
     for one in facts:
         past_read(epoch, one)
     found = wishes(facts, epoch.markets, now.timestamp())
+    without_wait = wishes_without_wait(epoch, facts, found)
     planned = [
-        _placed(epoch, epoch.rows[job.pk], one, wish, why[job.pk])
-        for job, one, wish in zip(wanted, facts, found, strict=True)
+        _placed(epoch, epoch.rows[job.pk], one, wish, today, why[job.pk])
+        for job, one, wish, today in zip(wanted, facts, found, without_wait, strict=True)
     ]
     return plans_store(planned=planned, now=now)
+
+
+def wishes_without_wait(epoch: Epoch, facts: list[PlanFacts], found: list[Wish]) -> list[Wish]:
+    """What each job would hold if on-demand could be had without asking: what is asked ahead of its time is not bought yet."""
+    early = [i for i, wish in enumerate(found) if wish.on_demand and facts[i].approval_s and uses_programme(facts[i])]
+    today = wishes([replace(facts[i], approval_s=0.0) for i in early], epoch.markets, epoch.now.timestamp())
+    by_place = dict(zip(early, today, strict=True))
+    return [by_place.get(i, wish) for i, wish in enumerate(found)]
 
 
 def epoch_read(*, now: dt.datetime, jobs: list[Job]) -> Epoch:
@@ -86,7 +95,8 @@ def _cover(epoch: Epoch, rows: JobRows) -> tuple[int, float]:
     """On-demand machines that the newest approval pays for until the planner looks again, and the USD that it has left."""
     if rows.cover is None:
         return 0, 0.0
-    num, cap = int(rows.cover.args.get("on_demand", 0)), float(rows.cover.args.get("max_usd", 0.0))
+    args = rows.cover.args
+    num, cap = max(int(args.get("on_demand", 0)), int(args.get("up_to", 0))), float(args.get("max_usd", 0.0))
     left = cap - on_demand_spent_usd(rows, rows.cover.created_at, epoch.now)
     price = on_demand_usd_per_hour(epoch, rows.job) or 0.0
     if left < num * price * epoch.limits.until_next_s / 3600:
@@ -94,18 +104,34 @@ def _cover(epoch: Epoch, rows: JobRows) -> tuple[int, float]:
     return num, left
 
 
-def _placed(epoch: Epoch, rows: JobRows, facts: PlanFacts, wish: Wish, why: str) -> Planned:
+def _placed(epoch: Epoch, rows: JobRows, facts: PlanFacts, wish: Wish, today: Wish, why: str) -> Planned:
     """The wish within quota, budget and the spot that those before it have left, ready to be stored."""
-    team = rows.job.team
     facts, wish = _with_what_is_left(epoch, rows, facts, wish)
-    own = max(rows.gpus(), rows.ordered)
-    left = float("inf") if team.max_gpus is None else team.max_gpus - (epoch.gpus[team.pk] - own)
-    wish, held_back = procurement.limited(facts, wish, machines_left=max(0.0, left), settings=epoch.limits)
-    if held_back == "team quota":
-        held_back = f"team quota: {epoch.gpus[team.pk] - own} of {team.max_gpus} GPUs are with other jobs"
-    epoch.gpus[team.pk] += max(0, wish.size - own)
+    today = procurement.with_less_spot(facts, today)
+    (wish, held_back), (today, _) = (_limited(epoch, rows, facts, one) for one in (wish, today))
     standing = standing_of(epoch, rows, is_urgent=why not in ("", FIRST, PACE_CHANGED))
-    return Planned(rows, facts, wish, standing, epoch.limits, held_back, lambda: without_on_demand(epoch, facts), why)
+    ask = None
+    if procurement.needs_asking(facts, wish, standing, epoch.limits):
+        ask = Ask(wish, standby=procurement.is_standby(wish, today))
+        if not ask.standby:
+            today = wish
+        today = procurement.without_new_on_demand(facts, today, standing.covered)
+    if facts.spot is not None:
+        there = epoch.held[epoch.offer(facts.spot.offer).offer.pk]
+        there[rows.job.pk] = max(there.get(rows.job.pk, 0), today.spot)
+    epoch.gpus[rows.job.team_id] += max(0, today.size - max(rows.gpus(), rows.ordered))
+    return Planned(
+        rows, facts, wish, today, standing, epoch.limits, ask, held_back, lambda: without_on_demand(epoch, facts)
+    )
+
+
+def _limited(epoch: Epoch, rows: JobRows, facts: PlanFacts, wish: Wish) -> tuple[Wish, str]:
+    """Within the team's quota and the budget. Machines that have not stopped yet count."""
+    team = rows.job.team
+    others = epoch.gpus[team.pk] - max(rows.gpus(), rows.ordered)
+    left = float("inf") if team.max_gpus is None else float(max(0, team.max_gpus - others))
+    wish, why = procurement.limited(facts, wish, machines_left=left, settings=epoch.limits)
+    return wish, f"team quota: {others} of {team.max_gpus} GPUs are with other jobs" if why == "team quota" else why
 
 
 def _with_what_is_left(epoch: Epoch, rows: JobRows, facts: PlanFacts, wish: Wish) -> tuple[PlanFacts, Wish]:
@@ -117,8 +143,6 @@ def _with_what_is_left(epoch: Epoch, rows: JobRows, facts: PlanFacts, wish: Wish
     if here < facts.spot.available:
         facts = replace(facts, spot=replace(facts.spot, available=here))
         wish = procurement.with_less_spot(facts, wish)
-    there = epoch.held[offer.offer.pk]
-    there[rows.job.pk] = max(there.get(rows.job.pk, 0), wish.spot)
     return facts, wish
 
 

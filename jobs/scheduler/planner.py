@@ -20,7 +20,7 @@ from jobs.scheduler.speed import Speed
 
 MAX_SLOTS = 256  # a deadline far away is planned in longer slots
 CHANGEOVER_STEP = 1.3  # changeovers are told apart by this factor, so that jobs alike share a pass
-ASK_SHARE = 0.25  # at most so much of the time left is kept for an approval
+ASK_SHARE = 0.1  # at most so much of the time left is kept for an approval
 NUM_PATHS = 32
 
 

@@ -147,46 +147,81 @@ def _kind(wish: Wish, standing: Standing, moves: bool) -> str:
     return "release" if wish.size < standing.size else "procure"
 
 
+def is_standby(wish: Wish, today: Wish) -> bool:
+    """Whether the on-demand of a wish is not needed today, only the answer: later there would be no time to ask."""
+    return wish.on_demand > 0 and today.on_demand == 0
+
+
 def on_demand_proposal(
-    facts: PlanFacts, wish: Wish, standing: Standing, settings: Settings, if_no: Outlook | None = None
+    facts: PlanFacts, wish: Wish, today: Wish, standing: Standing, settings: Settings, *, standby: bool = False
 ) -> Proposal:
-    """Ask for on-demand machines up to a cap: what happens if yes, if no, what waiting costs, until when an answer helps."""
+    """Ask for on-demand machines up to a cap, with the end of its use and what waiting costs. `today`: what needs no answer.
+
+    On standby nothing is bought yet: a yes covers `up_to` so many for when they are needed.
+    """
     price = facts.on_demand_usd_per_hour or 0.0
-    hours = (wish.finish.high if wish.finish else 4 * facts.changeover_s) / 3600
-    cap = round(max(0.01, settings.cap_margin * wish.on_demand * price * hours), 2)
-    if facts.budget_usd is not None:
-        cap = round(max(0.01, min(cap, facts.budget_usd - facts.spent_usd - _saving_usd(facts))), 2)
+    cap = _cap_usd(facts, wish, settings)
     useful_s = max(settings.until_next_s, wish.last_safe_s or 0.0)
-    offer = facts.spot.offer if facts.spot and wish.spot else ""
-    waiting = waiting_usd_per_hour(facts)
-    spot_here = f"{facts.spot.available} spot to be had in {facts.spot.name}" if facts.spot else "no spot offer"
-    sentence = (
-        f"Buy {wish.on_demand} on-demand at ${price:.2f} an hour each, until spot returns and ${cap:,.2f} at most: {spot_here}, "
-        f"{facts.steps_left:,} steps left{_deadline_words(facts)}."
-    )
+    aim = today if standby else wish
+    args = {**_args(aim, facts.spot.offer if facts.spot and aim.spot else ""), "max_usd": cap}
+    if standby:
+        args["up_to"] = wish.on_demand
     proposal = _proposal(
-        facts, wish, standing, "switch_to_on_demand", ON_DEMAND, sentence, {**_args(wish, offer), "max_usd": cap}
+        facts, wish, standing, "switch_to_on_demand", ON_DEMAND, _ask_words(facts, wish, price, cap, standby), args
     )
+    waiting = waiting_usd_per_hour(facts)
     evidence = {
         **proposal.evidence,
         "if_yes": _told(wish, cap),
-        "if_no": outlook_told(if_no, facts.time_left_s),
         "useful_for_s": round(useful_s, 1),
         "waiting_usd_per_hour": round(waiting, 4),
+        "standby": standby,
     }
+    name = "up_to" if standby else "on_demand"
+    least = 1 if standby else max(1, facts.n_min - wish.spot)
     return replace(
         proposal,
         evidence=evidence,
         price_usd=cap,
         usd_per_hour=wish.on_demand * price,
         waiting_usd_per_hour=waiting,
-        delta_cost_usd=_difference(wish.cost, if_no.cost if if_no else None),
-        delta_eta_s=_difference(wish.finish, if_no.finish if if_no else None),
         expires_after_s=useful_s,
         allowed={
-            "on_demand": {"min": max(1, facts.n_min - wish.spot), "max": facts.n_max - wish.spot, "integer": True},
+            name: {"min": least, "max": facts.n_max - (0 if standby else wish.spot), "integer": True},
             "max_usd": {"min": 0.01, "max": round(2 * cap, 2)},
         },
+    )
+
+
+def _cap_usd(facts: PlanFacts, wish: Wish, settings: Settings) -> float:
+    """The on-demand bill to the end with a margin, within what the budget has left."""
+    hours = (wish.finish.high if wish.finish else 4 * facts.changeover_s) / 3600
+    cap = settings.cap_margin * facts.usd_per_hour(0, wish.on_demand) * hours
+    if facts.budget_usd is not None:
+        cap = min(cap, facts.budget_usd - facts.spent_usd - _saving_usd(facts))
+    return round(max(0.01, cap), 2)
+
+
+def _ask_words(facts: PlanFacts, wish: Wish, price: float, cap: float, standby: bool) -> str:
+    spot = f"{facts.spot.available} spot to be had in {facts.spot.name}" if facts.spot else "no spot offer"
+    left = f"{spot}, {facts.steps_left:,} steps left{_deadline_words(facts)}"
+    if standby:
+        return (
+            f"Allow up to {wish.on_demand} on-demand at ${price:.2f} an hour each, ${cap:,.2f} at most, should spot fail: {left}; "
+            "soon there would be no time to ask."
+        )
+    return f"Buy {wish.on_demand} on-demand at ${price:.2f} an hour each, until spot returns and ${cap:,.2f} at most: {left}."
+
+
+def with_if_no(proposal: Proposal, wish: Wish, if_no: Outlook | None) -> Proposal:
+    """The ask with what comes of a no: spot alone."""
+    if if_no is None:
+        return proposal
+    return replace(
+        proposal,
+        evidence={**proposal.evidence, "if_no": outlook_told(if_no)},
+        delta_cost_usd=_difference(wish.cost, if_no.cost),
+        delta_eta_s=_difference(wish.finish, if_no.finish),
     )
 
 
@@ -215,15 +250,9 @@ def _cheapest_usd(facts: PlanFacts, time_left_s: float) -> float | None:
     return min(bills, default=None)
 
 
-def outlook_told(outlook: Outlook | None, time_left_s: float | None) -> dict[str, Any]:
-    """An outlook without on-demand, whose times are seconds, for the card."""
-    if outlook is None:
-        return {}
-    return {
-        "cost_usd": _band(outlook.cost),
-        "finish_s": _band(outlook.finish),
-        "chance": outlook.chance if time_left_s is not None else None,
-    }
+def outlook_told(outlook: Outlook) -> dict[str, Any]:
+    """An outlook whose times are seconds, for the card."""
+    return {"cost_usd": _band(outlook.cost), "finish_s": _band(outlook.finish), "chance": outlook.chance}
 
 
 def _difference(yes: Band | None, no: Band | None) -> Effect | None:

@@ -108,7 +108,7 @@ def _decisions(found: dict[int, JobRows], since: dt.datetime) -> None:
     mine = Decision.objects.filter(job__in=found, rule=RULE).filter(
         Q(status="proposed")
         | Q(kind="switch_to_on_demand", status__in=done[:3])
-        | Q(status__in=done, status_at__gte=since)
+        | Q(status__in=(*done, "rejected"), status_at__gte=since)
     )
     for decision in mine.select_related("team").defer("situation").order_by("id"):
         rows = found[decision.job_id]

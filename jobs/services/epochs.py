@@ -18,18 +18,27 @@ from jobs.services.decisions import decision_propose, decision_withdraw
 POINTS = 400  # of a job's life, before they are spaced wider
 
 
+@dataclass(frozen=True)
+class Ask:
+    """On-demand that has to be asked for. `standby`: not to be bought yet, but there would be no time to ask later."""
+
+    wish: Wish
+    standby: bool = False
+
+
 @dataclass
 class Planned:
-    """One job of an epoch. `held_back`: what keeps the wish smaller than the planner wanted it, in words."""
+    """One job of an epoch."""
 
     rows: JobRows
     facts: PlanFacts
-    wish: Wish
+    wish: Wish  # what the planner wants
+    today: Wish  # of that, what needs no answer
     standing: Standing
     limits: Settings
-    held_back: str = ""
+    ask: Ask | None = None
+    held_back: str = ""  # what keeps the wish smaller than the planner wanted it, in words
     without: Callable[[], Outlook | None] = lambda: None  # what would come without on-demand; costs a moment
-    why: str = ""  # what the plan was asked for
 
 
 def plans_store(*, planned: list[Planned], now: dt.datetime) -> list[Decision]:
@@ -37,11 +46,11 @@ def plans_store(*, planned: list[Planned], now: dt.datetime) -> list[Decision]:
     made: list[Decision] = []
     states, points = [], []
     for one in planned:
-        decisions, wish = _decide(one, now)
+        decisions = _decide(one, now)
         made += decisions
-        state = _state(one, wish, decisions, now)
+        state = _state(one, decisions, now)
         states.append(state)
-        if (point := _point(one, wish, state, now)) is not None:
+        if (point := _point(one, state, now)) is not None:
             points.append(point)
     fields = ["planned_at", "changed_at", "waits_for", "plan"]
     PlanState.objects.bulk_update(states, fields, batch_size=200)
@@ -49,40 +58,43 @@ def plans_store(*, planned: list[Planned], now: dt.datetime) -> list[Decision]:
     return made
 
 
-def _decide(one: Planned, now: dt.datetime) -> tuple[list[Decision], Wish]:
-    """The decisions of one job, and the wish that needs no answer."""
+def _decide(one: Planned, now: dt.datetime) -> list[Decision]:
+    """The decisions of one job: what has to be asked, and what needs no answer."""
     made: list[Decision] = []
-    wish, standing = one.wish, one.standing
-    asks = procurement.needs_asking(one.facts, wish, standing, one.limits)
-    if not asks:
+    why = one.held_back
+    if one.ask is None:
         _withdraw(one, ON_DEMAND, now, _spot_is_back(one))
-    elif (asked := _ask(one, now)) is not None:
+    elif (asked := _asked(one, one.ask, now)) is not None:
         made.append(asked)
         if asked.status != "proposed":
             _withdraw(one, MACHINES, now, f"{asked} says more.")
-            return made, wish
-    if asks:
-        wish = procurement.without_new_on_demand(one.facts, wish, standing.covered)
-    proposal = procurement.machines_proposal(one.facts, wish, standing, one.limits, one.held_back)
+            return made
+    if one.ask is not None and not one.ask.standby:
+        why = why or "it goes on with what needs no approval."
+    proposal = procurement.machines_proposal(one.facts, one.today, one.standing, one.limits, why)
     if proposal is None:
         _withdraw(one, MACHINES, now, "What it rested on no longer holds.")
-        return made, wish
+        return made
     decision = decision_propose(job=one.rows.job, proposal=proposal, now=now, situation=one.facts.as_json())
-    return made + ([decision] if decision is not None else []), wish
+    return made + ([decision] if decision is not None else [])
 
 
-def _ask(one: Planned, now: dt.datetime) -> Decision | None:
+def _asked(one: Planned, ask: Ask, now: dt.datetime) -> Decision | None:
     """Ask for on-demand, unless the same is asked already or was refused a moment ago."""
-    wanted = one.wish.on_demand
-    standing = [d for d in one.rows.asks if d.subject == ON_DEMAND]
-    if any(d.args.get("on_demand") == wanted for d in standing) or one.rows.refused is not None:
+    if one.rows.refused is not None:
         return None
+    proposal = procurement.on_demand_proposal(
+        one.facts, ask.wish, one.today, one.standing, one.limits, standby=ask.standby
+    )
+    numbers = ("on_demand", "up_to")
+    for standing in one.rows.asks:
+        if standing.subject == ON_DEMAND and all(standing.args.get(n) == proposal.args.get(n) for n in numbers):
+            return None
+    proposal = procurement.with_if_no(proposal, ask.wish, one.without())
     first_usd = (one.rows.state.plan if one.rows.state else {}).get("first_cost_usd")
-    proposal = procurement.on_demand_proposal(one.facts, one.wish, one.standing, one.limits, one.without())
-    if first_usd is not None and one.wish.cost is not None:
-        proposal = replace(
-            proposal, extra_usd=max(0.0, one.facts.spent_usd + one.wish.cost.expected - float(first_usd))
-        )
+    if first_usd is not None and ask.wish.cost is not None:
+        total = one.facts.spent_usd + ask.wish.cost.expected
+        proposal = replace(proposal, extra_usd=max(0.0, total - float(first_usd)))
     return decision_propose(job=one.rows.job, proposal=proposal, now=now, situation=one.facts.as_json())
 
 
@@ -99,22 +111,23 @@ def _spot_is_back(one: Planned) -> str:
     return "On-demand is not needed now."
 
 
-def _state(one: Planned, wish: Wish, made: list[Decision], now: dt.datetime) -> PlanState:
+def _state(one: Planned, made: list[Decision], now: dt.datetime) -> PlanState:
     state = one.rows.state or PlanState.objects.get(job=one.rows.job)
     state.planned_at = now
     if any(d.status != "proposed" for d in made):
         state.changed_at = now
-    state.waits_for = waits_for(one, wish, made)[:200]
-    state.plan = _told(one, wish, state.plan, now)
+    state.waits_for = waits_for(one, made)[:200]
+    state.plan = _told(one, state.plan, now)
     return state
 
 
-def waits_for(one: Planned, wish: Wish, made: list[Decision]) -> str:
+def waits_for(one: Planned, made: list[Decision]) -> str:
     """Why the job has not what it wants, in words for the queue; empty where it lacks nothing."""
+    wish = one.today
     open_asks = [d for d in (*made, *one.rows.asks) if d.status == "proposed"]
     if one.held_back:
         return one.held_back
-    if open_asks and wish.size < max(one.wish.size, one.facts.n_min):
+    if open_asks and one.ask is not None and not one.ask.standby and wish.size < one.wish.size:
         return f"waits for an approval: {open_asks[0]}"
     held, spot = one.facts.held, one.facts.spot
     if not wish.size:
@@ -126,9 +139,9 @@ def waits_for(one: Planned, wish: Wish, made: list[Decision]) -> str:
     return f"machines are being started: {held} of {wish.size}"
 
 
-def _told(one: Planned, wish: Wish, before: dict[str, Any], now: dt.datetime) -> dict[str, Any]:
+def _told(one: Planned, before: dict[str, Any], now: dt.datetime) -> dict[str, Any]:
     """The plan as pages, the API and the next epoch read it."""
-    facts, wanted = one.facts, one.wish
+    facts, wanted, wish = one.facts, one.wish, one.today
     total = facts.spent_usd + wanted.cost.expected if wanted.cost else None
     told: dict[str, Any] = {
         "at": now.isoformat(),
@@ -192,7 +205,7 @@ def _moment(seconds: float | None, now: dt.datetime) -> str | None:
     return None if seconds is None else (now + dt.timedelta(seconds=min(seconds, 3.15e8))).isoformat()
 
 
-def _point(one: Planned, wish: Wish, state: PlanState, now: dt.datetime) -> PlanPoint | None:
+def _point(one: Planned, state: PlanState, now: dt.datetime) -> PlanPoint | None:
     """A point of the curves, spaced wider the longer the job has been going."""
     job, facts = one.rows.job, one.facts
     last = state.plan.get("point_at")
