@@ -50,6 +50,10 @@ class DirectiveDesk:
             raise ValueError(f"{action!r} is not an action of the protocol; known: {', '.join(ACTIONS)}")
         self._handlers[action] = handler
 
+    def off(self, action: str) -> None:
+        """No longer follow `action`."""
+        self._handlers.pop(action, None)
+
     def capabilities(self) -> list[str]:
         """The actions that have a handler."""
         return sorted(self._handlers)

@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from trainer_client.mixture import Plan, ShardedMixture
 from trainer_client.sharddata import ShardSet
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 IGNORED = -100
 MAX_CACHED = 100_000

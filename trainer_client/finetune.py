@@ -6,12 +6,9 @@ import json
 import logging
 import os
 import traceback
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from transformers import TrainingArguments
 from transformers.utils import logging as transformers_logging
 
@@ -25,18 +22,18 @@ from trainer_client.journal import Journal, write_durably
 from trainer_client.mixture import MixtureError, ShardedMixture
 from trainer_client.models import ModelError, add_lora, obtain_model
 from trainer_client.options import BidirectionalOptions
+from trainer_client.processgroup import init_process_group
 from trainer_client.sampleforms import answered, preferred
-from trainer_client.saving import find_resume, set_aside
 from trainer_client.session import Session, SessionConfig
 from trainer_client.sharddata import ShardDataError, ShardEntry, ShardSet, load_shard_config
-from trainer_client.snapshots import SnapshotCorrupt, step_of
+from trainer_client.snapshots import SnapshotCorrupt
+from trainer_client.takeup import take_up
 from trainer_client.trainer import BidirectionalMixin, BidirectionalTrainer
 from trainer_client.training_state import LoadedState
 
 log = logging.getLogger("counterflow.finetune")
 
 FORMS = {"sft": answered, "dpo": preferred}
-COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 USER_ERRORS = (ConfigError, ShardDataError, MixtureError, ModelError, SnapshotCorrupt)
 
 
@@ -65,27 +62,6 @@ def run_worker(config: FinetuneConfig) -> int:
         log.exception("training failed")
         kind = "out_of_memory" if isinstance(error, MemoryError | torch.OutOfMemoryError) else None
         return _fail(session, 1, kind, "".join(traceback.format_exception_only(error)).strip())
-
-
-def init_process_group() -> None:
-    """Join the other workers; a world of one needs no group."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    if world == 1:
-        os.environ.pop("LOCAL_RANK", None)  # else accelerate makes a group of one, through a port that may be taken
-        return
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
-    if backend == "nccl":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    if "COUNTERFLOW_RENDEZVOUS" in os.environ:  # by file; accelerate only looks whether an address is set
-        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-        os.environ.setdefault("MASTER_PORT", "0")
-    dist.init_process_group(
-        backend,
-        init_method=os.environ.get("COUNTERFLOW_RENDEZVOUS", "env://"),
-        rank=int(os.environ["RANK"]),
-        world_size=world,
-        timeout=COLLECTIVE_TIMEOUT,
-    )
 
 
 def _train(config: FinetuneConfig, session: Session) -> int:
@@ -176,32 +152,14 @@ def training_fields(config: FinetuneConfig) -> dict[str, Any]:
 
 def resume_if_asked(trainer: BidirectionalMixin, config: FinetuneConfig) -> LoadedState | None:
     """Let the trainer go on from the newest good snapshot, after comparing it with the flags (collective)."""
-    session, store = trainer.session, trainer.options.open_store()
     if not config.resume:
         return None
-
-    def refuse(path: Path, why: str) -> None:
-        fields = {"snapshot": path.name, "step": step_of(path.name), "uri": store.uri_of(path.name), "detail": why}
-        session.report_snapshot(kind="gradient", status="corrupt", **fields)
-        session.say(f"{why}; the snapshot before is used", "error")
-
-    def fall_back(loaded: LoadedState, why: str) -> LoadedState | None:
-        set_aside(store, loaded.snapshot, why, session.agreement, refuse)
-        return find_resume(store, session.agreement, refuse)
-
-    for name in filter(None, config.refuse_snapshots.split(",") if session.rank == 0 else ()):
-        store.set_aside(name)
-    loaded = find_resume(store, session.agreement, refuse)
-    if loaded is None:
-        session.say("no snapshot to resume from: starting at step 0")
-        return None
-    planned = loaded.head["planned_steps"]
+    loaded = take_up(trainer, refused=filter(None, config.refuse_snapshots.split(",")))
+    planned = loaded.head["planned_steps"] if loaded else config.steps
     if planned != config.steps:
         raise ConfigError(
             f"--steps {config.steps}: the snapshot was planned for {planned} steps; give that, or leave out --resume"
         )
-    session.say(f"resuming before step {loaded.step} from {loaded.snapshot.name}")
-    trainer.resume(loaded, fall_back)
     return loaded
 
 

@@ -61,10 +61,11 @@ class ShardedMixture:
         seed: int = 0,
         weights: Mapping[str, float] | None = None,
         paused: Collection[str] = (),
+        in_order: Collection[str] = (),
     ) -> None:
         """`shards`: (id, num_samples); `weights` default to 1.0 each (relative chance of a sample to come from a shard).
 
-        Those `paused` give no sample until a `resume_shard`.
+        Those `paused` give no sample until a `resume_shard`; those `in_order` are not shuffled.
         """
         self.seed = seed
         self.names: list[str] = []
@@ -75,7 +76,7 @@ class ShardedMixture:
         self._paused: list[bool] = []
         self._global_batch = _positive(global_batch, "global_batch")
         for name, num_samples in shards.items() if isinstance(shards, Mapping) else shards:
-            self._append(name, num_samples, float((weights or {}).get(name, 1.0)))
+            self._append(name, num_samples, float((weights or {}).get(name, 1.0)), in_order=name in in_order)
         for what, given in (("weights name", set(weights or {})), ("paused are", set(paused))):
             if unknown := sorted(given - set(self.names)):
                 raise MixtureError(f"{what} unknown shards: {', '.join(unknown)}")
@@ -200,10 +201,10 @@ class ShardedMixture:
     def _do_set_global_batch(self, change: dict[str, Any]) -> None:
         self._global_batch = int(change["samples"])
 
-    def _append(self, name: str, num_samples: int, weight: float) -> None:
+    def _append(self, name: str, num_samples: int, weight: float, *, in_order: bool = False) -> None:
         if name in self._index:
             raise MixtureError(f"shard {name} is named twice")
-        self._order.append(name, _positive(num_samples, f"num_samples of shard {name}"))
+        self._order.append(name, _positive(num_samples, f"num_samples of shard {name}"), in_order=in_order)
         self._index[name] = len(self.names)
         self.names.append(name)
         self._weight.append(_weight(weight))

@@ -39,6 +39,7 @@ class ShardOrder:
         self._size: list[int] = []
         self._origin: list[int] = []
         self._first_epoch: list[int] = []
+        self._in_order: list[bool] = []
         self._drawn: I64 = np.zeros(0, dtype=np.int64)
         self._open: dict[int, OpenEpoch] = {}
         self._arrays: tuple[I64, I64, I64, NDArray[np.uint64]] | None = None
@@ -47,9 +48,10 @@ class ShardOrder:
         """Samples of the shard's present revision."""
         return self._size[index]
 
-    def append(self, name: str, num_samples: int) -> None:
-        """A new shard, as the last index."""
+    def append(self, name: str, num_samples: int, *, in_order: bool = False) -> None:
+        """A new shard, as the last index; `in_order`: each epoch goes from its first sample to its last."""
         self._names.append(name)
+        self._in_order.append(in_order)
         self._generation.append(0)
         self._size.append(num_samples)
         self._origin.append(0)
@@ -72,6 +74,7 @@ class ShardOrder:
         samples = np.concatenate([rest, np.arange(self._size[index], self._size[index] + num_new)])
         key = combine(self._key(index), _OPEN, epoch, self._size[index])
         shuffled = samples[np.argsort(combine(key, samples.astype(np.uint64)), kind="stable")]
+        shuffled = samples if self._in_order[index] else shuffled
         drawn = int(self._drawn[index])
         self._open[index] = OpenEpoch(drawn, shuffled)
         self._origin[index] = drawn + len(shuffled)
@@ -114,7 +117,8 @@ class ShardOrder:
 
     def _permuted(self, shard: I64, position: I64, epoch: I64) -> I64:
         size, _, _, key = self._columns()
-        return permute(position, size[shard], combine(key[shard], _EPOCH, epoch.astype(np.uint64)))
+        shuffled = permute(position, size[shard], combine(key[shard], _EPOCH, epoch.astype(np.uint64)))
+        return np.where(np.array(self._in_order)[shard], position, shuffled) if any(self._in_order) else shuffled
 
     def _columns(self) -> tuple[I64, I64, I64, NDArray[np.uint64]]:
         if self._arrays is None:
@@ -129,7 +133,8 @@ class ShardOrder:
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-compatible; open epochs as base64 of little-endian int64."""
-        return {
+        in_order = {"in_order": list(self._in_order)} if any(self._in_order) else {}
+        return in_order | {
             "names": list(self._names),
             "generation": list(self._generation),
             "size": list(self._size),
@@ -149,6 +154,7 @@ class ShardOrder:
         order._names, order._generation = list(state["names"]), list(state["generation"])
         order._size, order._origin = list(state["size"]), list(state["origin"])
         order._first_epoch = list(state["first_epoch"])
+        order._in_order = list(state.get("in_order", [False] * len(order._names)))
         order._drawn = np.array(state["drawn"], dtype=np.int64)
         for index, (start, text) in state["open"].items():
             samples = np.frombuffer(base64.b64decode(text), dtype="<i8").astype(np.int64)

@@ -29,7 +29,12 @@ class Course:
 
 
 def run_paths(
-    folder: Path, paths: Mapping[str, Course], *, write: Callable[..., Any] = write_shards, **shared: Any
+    folder: Path,
+    paths: Mapping[str, Course],
+    *,
+    write: Callable[..., Any] = write_shards,
+    run: Callable[..., Any] = train_each,
+    **shared: Any,
 ) -> dict[str, list[list[dict[str, Any]]]]:
     """For each path and stage what each rank saw. Stages of equal world size share their processes."""
     found: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in paths}
@@ -40,7 +45,7 @@ def run_paths(
         for world in sorted({path.worlds[stage] for path in due.values()}):
             names = [name for name, path in due.items() if path.worlds[stage] == world]
             cases = [_case(folder / name, paths[name], stage, shared) for name in names]
-            ranks = run_world(world, train_each, cases, folder=folder)
+            ranks = run_world(world, run, cases, folder=folder)
             for at, name in enumerate(names):
                 found[name].append([rank[at] for rank in ranks])
     return found

@@ -1,0 +1,132 @@
+"""Data of one's own for `ElasticLoop`: anything with a length and an index, and streams that can only be read forward.
+
+Legend: N samples of a micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Protocol
+
+from trainer_client.encoding import BatchSource, SampleEncoder
+from trainer_client.mixture import ShardedMixture
+
+
+class DataSet(Protocol):
+    """A map-style data set, as torch's: equal on every rank."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class Stream:
+    """A data set that is read forward only. The position in it is the number of the next sample: what a snapshot keeps.
+
+    `open_at(k)` begins to give samples with the k-th; without anything better, `lambda k: islice(begin(), k, None)`. `num_samples`
+    are one epoch; after it the stream is opened anew. Every rank reads past the samples of the others. The last `keep` samples
+    are held, as a step may be asked for again: at least a global batch.
+    """
+
+    def __init__(self, open_at: Callable[[int], Iterator[Any]], num_samples: int, *, keep: int = 4096) -> None:
+        self._open_at, self._num_samples = open_at, num_samples
+        self._held: deque[Any] = deque(maxlen=keep)
+        self._next = 0  # number of the sample that `_samples` gives next
+        self._samples: Iterator[Any] | None = None
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def __getitem__(self, index: int) -> Any:
+        near = range(self._next - len(self._held), self._next + (self._held.maxlen or 0) + 1)
+        if self._samples is None or index not in near:
+            self._samples, self._next = iter(self._open_at(index)), index
+            self._held.clear()
+        for sample in islice(self._samples, index + 1 - self._next) if index >= self._next else ():
+            self._held.append(sample)
+            self._next += 1
+        if index >= self._next:
+            raise ValueError(f"the stream ended before sample {index}, but {self._num_samples} samples were announced")
+        return self._held[index - self._next]
+
+
+class IndexedSource(BatchSource):
+    """Micro-batches of samples out of `datasets` (name -> data set); the names are the shards of the run.
+
+    `collate(samples)` [N] makes a micro-batch of them. In each epoch every sample of a data set comes once, shuffled, those of a
+    `Stream` in their order; the next epoch begins in the same global batch, so that every global batch is full.
+    """
+
+    def __init__(
+        self,
+        datasets: Mapping[str, DataSet],
+        *,
+        global_batch: int,
+        micro_batch: int,
+        collate: Callable[[Sequence[Any]], Any],
+        seed: int = 0,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        """`weights`: relative chance of a sample to come from a data set; by default in proportion to their lengths."""
+        if micro_batch < 1:
+            raise ValueError(f"micro_batch must be at least 1, not {micro_batch}")
+        lengths = {name: len(dataset) for name, dataset in datasets.items()}
+        mixture = ShardedMixture(
+            lengths,
+            global_batch=global_batch,
+            seed=seed,
+            weights=weights or {name: float(length) for name, length in lengths.items()},
+            in_order=[name for name, dataset in datasets.items() if isinstance(dataset, Stream)],
+        )
+        self.datasets = datasets
+        super().__init__(mixture, _DataSets(list(datasets.values())), _Collator(collate), micro_batch=micro_batch)  # type: ignore[arg-type]
+
+    def steps_of(self, epochs: float) -> int:
+        """Optimizer steps in which as many samples come as `epochs` times all data sets hold."""
+        num_samples = sum(len(dataset) for dataset in self.datasets.values())
+        return -int(-epochs * num_samples // self.mixture.global_batch)
+
+    def grown(self) -> dict[str, int]:
+        """New samples by name, of data sets that are longer than the mixture knows. `ValueError` for one that is shorter."""
+        found = {}
+        for name, known in self.mixture.num_samples().items():
+            length = len(self.datasets[name]) if name in self.datasets else 0
+            if length < known:
+                raise ValueError(
+                    f"data set {name!r} has {length} samples; the run was begun with {known}, which must stay"
+                )
+            if length > known:
+                found[name] = length - known
+        return found
+
+
+class _DataSets:
+    """What a `BatchSource` asks of its shards."""
+
+    def __init__(self, datasets: Sequence[DataSet]) -> None:
+        self._datasets = datasets
+        self.revision = [0] * len(datasets)
+
+    def read(self, shard: int, sample: int) -> Any:
+        return self._datasets[shard][sample]
+
+    def held_out(self) -> list[Any]:
+        return []
+
+
+class _Collator(SampleEncoder):
+    """Samples as they are."""
+
+    def __init__(self, collate: Callable[[Sequence[Any]], Any]) -> None:
+        super().__init__()
+        self._collate = collate
+
+    def encode(self, samples: Sequence[Any]) -> list[Any]:
+        return list(samples)
+
+    def collate(self, encoded: Sequence[Any]) -> tuple[Any, int]:
+        return self._collate(encoded), len(encoded)
+
+    def cached(self, keys: Sequence[tuple[int, int, int]], read: Callable[[int], Any]) -> list[Any]:
+        return [read(place) for place in range(len(keys))]

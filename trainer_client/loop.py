@@ -1,0 +1,267 @@
+"""`ElasticLoop`: a training loop of one's own, without transformers, with everything that a scheduler can do to it.
+
+    init_process_group()
+    loop = ElasticLoop(model=model, optimizer=optimizer, scheduler=scheduler, source=source, loss=loss, steps=600, options=options)
+    sys.exit(loop.run())
+
+`loss(micro_batch) -> (loss_sum, num_tokens)`: sums over the micro-batch, never means; of the whole of it, or one each [N] for its
+samples, so that every shard has a loss of its own. The step's gradient is that of all sums over all tokens of the global batch.
+
+`run` goes on from the newest good snapshot, follows SIGTERM and directives, between steps and inside of one, reports, saves, and
+returns the exit code. The machinery is that of `BidirectionalTrainer`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import nn
+
+from trainer_client import protocol
+from trainer_client.accumulation import SumAccumulation
+from trainer_client.controls import MixtureControls
+from trainer_client.encoding import BatchSource, MicroBatch
+from trainer_client.evaluation import evaluate_shards, to_device
+from trainer_client.fence import StaleAttempt
+from trainer_client.indexed import IndexedSource
+from trainer_client.journal import Journal
+from trainer_client.looptools import LoopArgs, NoExport, by_sample
+from trainer_client.nextstep import StepPlanner
+from trainer_client.nonfinite import NonfiniteGuard
+from trainer_client.options import BidirectionalOptions
+from trainer_client.owntime import OWN
+from trainer_client.permutation import combine
+from trainer_client.resuming import FallBack, Resumption, check_fidelity
+from trainer_client.saving import StateSaver
+from trainer_client.session import Leave, Session, SessionConfig
+from trainer_client.stepping import LeftInStep, StepBatch, StepRunner
+from trainer_client.takeup import take_up
+from trainer_client.training_state import LoadedState
+from trainer_client.treeaccumulation import TreeAccumulation
+
+if TYPE_CHECKING:
+    from trainer_client.trainer import BidirectionalMixin
+
+log = logging.getLogger("counterflow.loop")
+
+Loss = Callable[[Any], tuple[torch.Tensor, Any]]
+_MICRO_SEED = 31
+
+
+class ElasticLoop:
+    """See the module. `model`, `optimizer` and `scheduler` (one step an optimizer step) are built alike on every rank.
+
+    `seed`: of dropout and the like; random numbers drawn in `loss` depend on it, the step and the micro-batch only. `refused`:
+    snapshots not to be gone on with, by default those that the launcher names.
+    """
+
+    ranks_are_free = True
+    slices = None
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        source: BatchSource,
+        loss: Loss,
+        steps: int,
+        options: BidirectionalOptions,
+        scheduler: Any = None,
+        session: Session | None = None,
+        max_grad_norm: float = 0.0,
+        seed: int = 0,
+        refused: Iterable[str] | None = None,
+    ) -> None:
+        if steps < 1:
+            raise ValueError(f"steps must be at least 1, not {steps}")
+        journal = Journal(options.snapshot_dir / "journal")
+        self.session = session or Session(SessionConfig.from_env(), journal=journal)
+        self.agreement = self.session.agreement
+        self.model, self.optimizer, self.source, self.options = model, optimizer, source, options
+        self.lr_scheduler = scheduler or torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+        self.args = LoopArgs(steps, seed, next(model.parameters()).device, max_grad_norm)
+        self.leave: Leave | None = None
+        self.resumption: Resumption | None = None
+        self.evaluation_due = False
+        self.last_evaluation: dict[str, tuple[float, int, int]] = {}
+        self.guard = NonfiniteGuard(options, self.session.say)
+        self.exporter = NoExport()
+        self.step = 0
+        self._loss = loss
+        self._refused = os.environ.get("COUNTERFLOW_REFUSE_SNAPSHOTS", "").split(",") if refused is None else refused
+        host = cast("BidirectionalMixin", self)  # it has all that these ask of a trainer
+        self.controls = MixtureControls(host)
+        self.runner, self.planner, self.saver = StepRunner(host), StepPlanner(host), StateSaver(host)
+        if isinstance(source, IndexedSource):
+            self.session.desk.off("add_shard")  # samples come as JSON: nobody could turn them into those of a data set
+        if not source.shards.held_out():
+            self.session.desk.off("evaluate")
+
+    # -- the run ------------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Train to the end, or until all ranks are to leave; the exit code (collective)."""
+        self.session.install_signal_handlers()
+        try:
+            self.saver.claim()
+            take_up(cast("BidirectionalMixin", self), refused=filter(None, self._refused))
+            self._begin()
+            try:
+                self._train()
+            except LeftInStep:
+                pass
+            return self._conclude()
+        except StaleAttempt as error:
+            return self._end("stopped", protocol.EXIT_SUPERSEDED, str(error))
+        except Exception as error:  # whatever ended the training is the last thing the server must hear
+            log.exception("training failed")
+            if self.session.reporter is not None:
+                self.session.reporter.start_if_needed()
+            return self._end("failed", 1, "".join(traceback.format_exception_only(error)).strip())
+
+    def resume(self, loaded: LoadedState, fall_back: FallBack | None = None) -> None:
+        """Go on from `loaded`; `run` does so by itself."""
+        host = cast("BidirectionalMixin", self)
+        check_fidelity(host, loaded)
+        if loaded.head["planned_steps"] != self.args.max_steps:
+            planned = loaded.head["planned_steps"]
+            raise ValueError(
+                f"the snapshot was planned for {planned} steps, not {self.args.max_steps}: give that number"
+            )
+        self.resumption = Resumption(host, loaded, fall_back)
+
+    def _begin(self) -> None:
+        self.agreement.copy_from_first(chain(self.model.parameters(), self.model.buffers()))
+        trained = [(name, part) for name, part in self.model.named_parameters() if part.requires_grad]
+        kind = TreeAccumulation if self.options.fidelity == "exact" else SumAccumulation
+        self.accumulation = kind(trained, self.agreement)
+        self.model.train()
+        found = self.resumption
+        if found is not None:
+            found.put_back()
+            self.step = found.loaded.step
+        loaded = found.loaded if found else None
+        self.session.start(
+            planned_steps=self.args.max_steps,
+            start_step=self.step,
+            shards=list(self.source.mixture.num_samples().items()),
+            resumed_from=loaded.snapshot.name if loaded else None,
+            loaded_digest=(found.digest or None) if found else None,
+            loaded_parts=(found.parts or None) if found else None,
+            applied=loaded.head["applied"] if loaded else (),
+            inside_step=loaded is not None and loaded.partial is not None,
+        )
+        self.controls.take_past_data(self.session.desk.past)
+        if loaded is not None:
+            self.saver.saved = self.saver.key(loaded.step, int(loaded.head["micro_step"]))
+
+    def _train(self) -> None:
+        while self.step < self.args.max_steps and self.leave is None:
+            if self.evaluation_due:
+                self.evaluate_held_out(self.step)
+            self._take_in_growth()
+            batch = self.planner.agreed_batch(self.step)
+            if batch is None:
+                return
+            self._step(batch)
+            self.step += 1
+            self._report(batch)
+            self._periodic()
+
+    def _take_in_growth(self) -> None:
+        """Data sets that have grown since the snapshot join with the first whole step; new samples come within this epoch."""
+        under_way = self.resumption is not None and self.resumption.partial is not None
+        if under_way or not isinstance(self.source, IndexedSource):
+            return
+        for name, num_samples in self.source.grown().items():
+            change = {"action": "add_shard", "shard": name, "num_samples": num_samples, "mode": "extend"}
+            self.source.mixture.apply(self.step, change)
+            self.session.say(f"{name}: {num_samples} new samples from step {self.step} on")
+
+    # -- one step -----------------------------------------------------------------------------------------------------
+
+    def _step(self, batch: StepBatch) -> None:
+        self.runner.run(self.model, batch)
+        (num_tokens,) = self.agreement.sum([sum(part[1] for part in self.runner.sums.collect().values())])
+        trained = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
+        for parameter in trained:
+            parameter.grad.div_(max(1, num_tokens))  # type: ignore[union-attr]
+        self._norm = float(nn.utils.clip_grad_norm_(trained, self.args.max_grad_norm or math.inf))
+        self._lr = float(self.optimizer.param_groups[0]["lr"])
+        if self.guard.skips(self._norm, self.step):
+            self.optimizer.zero_grad(set_to_none=True)
+        self.leave = self.leave or self.guard.leave
+        self.optimizer.step()
+        self.lr_scheduler.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def micro_step(self, model: nn.Module, batch: StepBatch, micro: MicroBatch) -> torch.Tensor:
+        """Forward and backward of one micro-batch; its part of the loss, for the machinery."""
+        key = combine(self.args.seed & (2**64 - 1), _MICRO_SEED, batch.step, micro.index & 0xFFFFFFFF)
+        torch.manual_seed(int(key) >> 1)
+        loss, count = self._loss(to_device(micro.fields, self.args.device))
+        loss.sum().backward()
+        self.runner.sums.add(*by_sample(loss.detach(), count, micro.shard), micro.shard)
+        return loss.detach().sum() / max(1, batch.num_supervised)
+
+    def sit_out(self) -> None:
+        """A round in which only others have a micro-batch."""
+
+    def _report(self, batch: StepBatch) -> None:
+        sums, names = self.runner.sums.collect(), self.source.mixture.names
+        self.session.report_step(
+            batch.step,
+            step_time_s=time.perf_counter() - batch.begun_at,
+            tokens=sum(tokens for _, tokens, _ in sums.values()),
+            grad_norm=self._norm,
+            lr=self._lr,
+            compute_s=OWN.own_s(),
+            num_micro=self.runner.num_done,
+            shards={names[shard]: values for shard, values in sums.items()},
+        )
+
+    def _periodic(self) -> None:
+        options = self.options
+        if options.eval_every and self.step % options.eval_every == 0:
+            self.evaluate_held_out(self.step)
+        if options.snapshot_every and self.step % options.snapshot_every == 0 and self.step < self.args.max_steps:
+            self.saver.save(self.step, wait=not options.async_snapshots)
+
+    def evaluate_held_out(self, step: int) -> dict[str, tuple[float, int, int]]:
+        """Loss by shard on what the source holds out (collective); needs a loss for each sample."""
+
+        def losses(model: nn.Module, fields: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            return cast("tuple[torch.Tensor, torch.Tensor]", self._loss(fields))
+
+        found = evaluate_shards(self.model, self.source, losses, self.agreement, lambda: self.session.ask(step))
+        self.evaluation_due = found is None
+        self.last_evaluation = found or self.last_evaluation
+        return found or {}
+
+    def export(self, step: int) -> None:
+        """Weights for others are the caller's matter, from `model`."""
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _conclude(self) -> int:
+        """The last snapshot, then the last word."""
+        if self.leave is None:
+            self.saver.save(self.step)
+            code = self._end("done", protocol.EXIT_DONE, "")
+        else:
+            code = self._end(self.leave.outcome, self.leave.exit_code, self.leave.reason)
+        self.agreement.barrier()
+        return code
+
+    def _end(self, outcome: str, code: int, message: str) -> int:
+        kind = self.leave.args.get("failure_class") if self.leave else None
+        return self.session.finish(outcome=outcome, step=self.step, exit_code=code, failure_class=kind, message=message)

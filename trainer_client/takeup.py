@@ -1,0 +1,41 @@
+"""Taking up a run where its newest good snapshot ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainer_client.saving import find_resume, set_aside
+from trainer_client.snapshots import step_of
+from trainer_client.training_state import LoadedState
+
+if TYPE_CHECKING:
+    from trainer_client.trainer import BidirectionalMixin
+
+
+def take_up(trainer: BidirectionalMixin, *, refused: Iterable[str] = ()) -> LoadedState | None:
+    """Let the trainer go on from the newest snapshot that verifies; None where there is none (collective).
+
+    Those `refused` are set aside first. A snapshot that cannot be used is told to the server, and the one before is taken.
+    """
+    session, store = trainer.session, trainer.options.open_store()
+
+    def refuse(path: Path, why: str) -> None:
+        fields = {"snapshot": path.name, "step": step_of(path.name), "uri": store.uri_of(path.name), "detail": why}
+        session.report_snapshot(kind="gradient", status="corrupt", **fields)
+        session.say(f"{why}; the snapshot before is used", "error")
+
+    def fall_back(loaded: LoadedState, why: str) -> LoadedState | None:
+        set_aside(store, loaded.snapshot, why, session.agreement, refuse)
+        return find_resume(store, session.agreement, refuse)
+
+    for name in refused if session.rank == 0 else ():
+        store.set_aside(name)
+    loaded = find_resume(store, session.agreement, refuse)
+    if loaded is None:
+        session.say("no snapshot to resume from: starting at step 0")
+        return None
+    session.say(f"resuming before step {loaded.step} from {loaded.snapshot.name}")
+    trainer.resume(loaded, fall_back)
+    return loaded
