@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from jobs.deadlines import CHANGEOVER_S
 from jobs.machines import is_planned
-from jobs.models import Attempt, Decision, Job, Worker
+from jobs.models import Attempt, Decision, Job
 from jobs.planes import Planes
 from jobs.scheduler.outcomes import pace_outcome
 from jobs.scheduler.rules.straggler import RULE, StragglerFacts
@@ -131,14 +131,3 @@ def _medians(job: Job, first: int, stop: int, width: int) -> float | None:
     wall = _wall(grid_workers(segments, start=first * width, width=width, num_bins=stop - first, num=num))
     known = wall[np.isfinite(wall)]
     return float(np.median(known)) if known.size else None
-
-
-def slow_workers(*, workers: list[Worker]) -> dict[int, float]:
-    """Rank -> its own time for a micro-batch over the median of the others', for workers of one attempt that have shown one."""
-    times = {w.rank: w.micro_time_s for w in workers if w.micro_time_s}
-    found = {}
-    for rank, time_s in times.items():
-        others = [t for r, t in times.items() if r != rank]
-        if others:
-            found[rank] = time_s / float(np.median(others))
-    return found

@@ -6,14 +6,13 @@ import datetime as dt
 from collections import defaultdict
 from dataclasses import dataclass
 from decimal import Decimal
-from statistics import median
 from typing import Any
 
 from jobs.models import Instance, Team, Worker
 from jobs.selectors.costs import instance_cost_usd
+from jobs.selectors.paces import SLOW, pace_factors
 from jobs.states import ATTEMPT_LIVE
 
-SLOW = 1.15  # times the median of its world: a synchronous step waits for the slowest
 SILENT_S = 20.0  # a worker says something at least every five seconds
 MAX_WORKERS = 1_000
 NUM_ENDED = 20
@@ -21,7 +20,7 @@ NUM_ENDED = 20
 
 @dataclass(frozen=True)
 class WorkerLine:
-    """A worker of a live attempt. `pace` is its step time over the median of its world, None without one."""
+    """A worker of a live attempt. `pace` is its own time for a micro-batch over the median of the others', None without one."""
 
     worker: Worker
     pace: float | None
@@ -71,10 +70,9 @@ def fleet_of(*, team: Team, now: dt.datetime) -> Fleet:
     rows = Worker.objects.filter(attempt__job__team=team, attempt__status__in=ATTEMPT_LIVE)
     found = list(rows.select_related("attempt__job").order_by("attempt_id", "rank")[: MAX_WORKERS + 1])
     lines = _lines(found[:MAX_WORKERS], now)
-    held = Instance.objects.filter(team=team).exclude(status="terminated").select_related("job", "attempt")
-    ended = (
-        Instance.objects.filter(team=team, status="terminated").select_related("job", "attempt").order_by("-ended_at")
-    )
+    held = Instance.objects.filter(team=team).exclude(status="terminated").select_related("job", "attempt", "offer")
+    over = Instance.objects.filter(team=team, status="terminated")
+    ended = over.select_related("job", "attempt", "offer").order_by("-ended_at")
     costly = _costs(held, now)
     return Fleet(
         workers=sorted(lines, key=lambda line: (not line.is_silent, not line.is_slow)),
@@ -87,15 +85,14 @@ def fleet_of(*, team: Team, now: dt.datetime) -> Fleet:
 
 
 def _lines(workers: list[Worker], now: dt.datetime) -> list[WorkerLine]:
-    times: dict[int, list[float]] = defaultdict(list)
+    worlds: dict[int, list[Worker]] = defaultdict(list)
     for worker in workers:
-        if worker.step_time_s:
-            times[worker.attempt_id].append(worker.step_time_s)
-    typical = {attempt: median(values) for attempt, values in times.items()}
+        worlds[worker.attempt_id].append(worker)
+    paces = {attempt: pace_factors(world) for attempt, world in worlds.items()}
     return [
         WorkerLine(
             worker,
-            worker.step_time_s / typical[worker.attempt_id] if worker.step_time_s else None,
+            paces[worker.attempt_id].get(worker.rank),
             (now - worker.heartbeat_at).total_seconds() if worker.heartbeat_at else None,
         )
         for worker in workers

@@ -7,9 +7,11 @@ from typing import Any
 
 from django.db.models import Count, Q
 
+from jobs.machines import is_planned
 from jobs.models import Attempt, Augmentation, Decision, Event, Job, Snapshot, Worker
 from jobs.selectors.decisions import rule_record, rules_in_force
 from jobs.selectors.jobs import JobLine, job_lines
+from jobs.selectors.paces import SLOW, pace_lines
 from jobs.selectors.plans import job_plan
 from jobs.services.attempt_logs import log_tail as attempt_log_tail
 from jobs.services.resizes import resize_open, worker_limits
@@ -25,14 +27,23 @@ def job_page(*, job: Job, now: dt.datetime) -> dict[str, Any]:
     line: JobLine = job_lines(jobs=[job], now=now)[0]
     attempts = list(job.attempts.order_by("-fence")[:NUM_SIDE])
     waiting = list(job.decisions.filter(status="proposed").order_by("-waiting_usd_per_hour", "id"))
+    workers = workers_of(attempt=attempts[0]) if attempts else []
+    paces = pace_lines(attempt=attempts[0], workers=workers) if attempts else []
     shards = job.job_shards.aggregate(total=Count("id"), paused=Count("id", filter=Q(paused=True)))
+
+    def may(action: str) -> bool:
+        return job.status == "running" and bool(attempts) and action in attempts[0].capabilities
+
     return {
         "now": now,
         "line": line,
         "attempt": attempts[0] if attempts else None,
         "attempts": attempts,
         "num_attempts": job.attempts.count(),
-        "workers": workers_of(attempt=attempts[0]) if attempts else [],
+        "workers": workers,
+        "paces": paces,
+        "slowest": max(paces, key=lambda line: line.factor or 0.0).worker.rank if paces else None,
+        "slow_percent": round(100 * (SLOW - 1)),
         "shards": shards,
         "open_decisions": waiting[:NUM_OPEN],
         "num_open": len(waiting),
@@ -48,6 +59,8 @@ def job_page(*, job: Job, now: dt.datetime) -> dict[str, Any]:
         "resize": resize_open(job=job),
         "worker_limits": worker_limits(job=job),
         "can_resize": job.status == "running" and bool(attempts) and "resize" in attempts[0].capabilities,
+        "can_rebalance": len(workers) > 1 and may("rebalance"),
+        "can_drain": len(workers) > worker_limits(job=job)[0] and may("resize") and not is_planned(job),
         "plan": job_plan(job=job, now=now) if job.status == "draft" else None,
     }
 

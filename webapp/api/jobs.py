@@ -18,8 +18,9 @@ from jobs.models import Decision, Job, JobShard
 from jobs.selectors.jobs import job_lines
 from jobs.selectors.plans import job_plan
 from jobs.services.attempt_logs import log_read
+from jobs.services.balance import job_rebalance
 from jobs.services.jobs import job_cancel, job_pause, job_resume, job_submit
-from jobs.services.resizes import job_resize
+from jobs.services.resizes import job_drain, job_resize
 from jobs.services.shard_stats import may_report, shard_stats_add
 from webapp.api.auth import MayIngest
 from webapp.api.door import ReadDoor, idempotent
@@ -131,6 +132,27 @@ class Jobs(ReadDoor):
         """
         num_workers = self.body(shape.ResizeInput)["num_workers"]
         order = job_resize(job=self.row("operator"), num_workers=num_workers, now=self.now, actor=self.actor)
+        return Response(CommandShape(order).data, status=202)
+
+    @extend_schema(request=shape.RebalanceInput, responses={202: CommandShape})
+    @action(detail=True, methods=["post"])
+    @idempotent
+    def rebalance(self, request: Request, id: str) -> Response:
+        """Share the micro-batches of a step out in another proportion, from the next step on. Samples and global batch stay.
+
+        409 while it cannot be: the job does not run, has one worker, a resize is under way, its trainer does not know how.
+        """
+        shares = self.body(shape.RebalanceInput)["shares"]
+        order = job_rebalance(job=self.row("operator"), shares=shares, now=self.now, actor=self.actor)
+        return Response(CommandShape(order).data, status=202)
+
+    @extend_schema(request=shape.DrainInput, responses={202: CommandShape})
+    @action(detail=True, methods=["post"])
+    @idempotent
+    def drain(self, request: Request, id: str) -> Response:
+        """Go on with one worker less, without the machine of that rank. As `resize` otherwise."""
+        rank = self.body(shape.DrainInput)["rank"]
+        order = job_drain(job=self.row("operator"), rank=rank, now=self.now, actor=self.actor)
         return Response(CommandShape(order).data, status=202)
 
     @extend_schema(request=shape.ReasonInput, responses=shape.JobFull)

@@ -17,9 +17,10 @@ from jobs.selectors.datasets import datasets_with_samples
 from jobs.selectors.fits import job_fit
 from jobs.selectors.job_page import job_page, log_tail
 from jobs.selectors.jobs import ORDERS, SHOWS, job_counts, job_lines, jobs_listed
+from jobs.services.balance import job_rebalance
 from jobs.services.events import Actor
 from jobs.services.jobs import job_cancel, job_create, job_pause, job_resume, job_submit
-from jobs.services.resizes import job_resize
+from jobs.services.resizes import job_drain, job_resize
 from webapp.pages.door import PageRequest, fetch_in_team, must, page
 from webapp.pages.forms.jobs import JobForm
 from webapp.pages.once import once, once_number
@@ -133,7 +134,33 @@ def _resize(request: PageRequest, job: Job) -> str:
     return f"{job.name} goes on with {order.args['num_workers']} workers as soon as its trainer has saved its state."
 
 
-ACTIONS = {"submit": _submit, "pause": _pause, "resume": _resume, "cancel": _cancel, "resize": _resize}
+def _rebalance(request: PageRequest, job: Job) -> str:
+    typed = {name.removeprefix("share-"): text for name, text in request.POST.items() if name.startswith("share-")}
+    try:
+        shares = {rank: float(text) for rank, text in typed.items()}
+    except ValueError:
+        raise Conflict("A share is not a number.") from None
+    job_rebalance(job=job, shares=shares, now=timezone.now(), actor=Actor.person(request.user))
+    return f"The workers of {job.name} get their new shares with the next step."
+
+
+def _drain(request: PageRequest, job: Job) -> str:
+    typed = request.POST.get("rank", "").strip()
+    if not typed.isascii() or not typed.isdigit() or len(typed) > 6:
+        raise Conflict(f"{typed[:20]!r} is not a worker.")
+    order = job_drain(job=job, rank=int(typed), now=timezone.now(), actor=Actor.person(request.user))
+    return f"{job.name} goes on with {order.args['num_workers']} workers as soon as its trainer has saved its state."
+
+
+ACTIONS = {
+    "submit": _submit,
+    "pause": _pause,
+    "resume": _resume,
+    "cancel": _cancel,
+    "resize": _resize,
+    "rebalance": _rebalance,
+    "drain": _drain,
+}
 
 
 @require_POST

@@ -180,6 +180,16 @@ class ResizeInput(Input):
     )
 
 
+class RebalanceInput(Input):
+    shares = serializers.DictField(
+        child=serializers.FloatField(min_value=0, max_value=1e9), help_text="Rank -> weight, all ranks; empty: equal"
+    )
+
+
+class DrainInput(Input):
+    rank = serializers.IntegerField(min_value=0, max_value=4095)
+
+
 class PlanShape(serializers.Serializer[Any]):
     """What a job would take. What cannot be said is null, and `reasons` says why."""
 
