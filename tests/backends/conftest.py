@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.backends.bench import Bench, folder_for_all
+from tests.backends.kube_emulator import Kubelet, KubeServer
 from tests.backends.slurm_cluster import SlurmCluster
 from trainer_client.backends import get_backend
+from trainer_client.backends.kubernetes_objects import Place
 
-ENGINES = ("local", "slurm")
+ENGINES = ("local", "slurm", "kubernetes")
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +45,28 @@ def local(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(get_backend("local", root=tmp_path / "root"), tmp_path)
     yield bench
     bench.clear()
+
+
+@pytest.fixture(scope="session")
+def kube_server() -> Iterator[KubeServer]:
+    """kmock's API server for the whole session; each test has a namespace of its own."""
+    server = KubeServer()
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def kubernetes(kube_server: KubeServer, tmp_path: Path) -> Iterator[Bench]:
+    """The Kubernetes backend on the emulator, with processes of this machine in place of pods."""
+    namespace = f"test-{uuid.uuid4().hex[:8]}"
+    kubelet = Kubelet(kube_server, namespace)
+    kubelet.start()
+    place = Place(image="none", namespace=namespace, python=sys.executable)
+    bench = Bench(get_backend("kubernetes", place=place, client=kube_server.client()), tmp_path)
+    yield bench
+    bench.clear()
+    kubelet.stop()
 
 
 @pytest.fixture(params=ENGINES)

@@ -8,6 +8,7 @@ from typing import Any
 from trainer_client.backends.base import Backend, BackendError, LaunchSpec, Observation, WorkerObservation
 
 _KNOWN = {
+    "kubernetes": ("trainer_client.backends.kubernetes_backend", "KubernetesBackend"),
     "local": ("trainer_client.backends.local", "LocalBackend"),
     "slurm": ("trainer_client.backends.slurm", "SlurmBackend"),
 }

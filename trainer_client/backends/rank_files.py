@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,16 @@ def launch_folder(spec: LaunchSpec) -> Path:
     (folder / "ranks").mkdir(parents=True, exist_ok=True)
     write_durably(folder / "spec.json", json.dumps(spec.to_json()).encode())
     return folder
+
+
+@contextlib.contextmanager
+def claim_locked(spec: LaunchSpec) -> Iterator[Path]:
+    """The folder of the launch, for one caller at a time; given back by the kernel when the holder dies. Raises `OSError`."""
+    folder = Path(spec.run_dir).resolve() / "launches" / spec.claim
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "claim.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield folder
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -72,10 +85,16 @@ def observe(folder: Path, num_workers: int, *, alive: bool) -> list[WorkerObserv
     ]
 
 
-def conclude(folder: Path, num_workers: int, *, said: str) -> Observation:
-    """How a launch ended that the engine no longer runs. `said`: the engine's own words, for a launch that left none."""
+def conclude(folder: Path, num_workers: int, *, said: str, known: Mapping[int, int] | None = None) -> Observation:
+    """How a launch ended that the engine no longer runs.
+
+    `said`: the engine's own words, for a launch that left none; `known`: exit codes that it saw, for ranks that left none.
+    """
     records = rank_records(folder, num_workers)
-    workers = observe(folder, num_workers, alive=False)
+    for record in records:
+        if record.get("exit_code") is None and (known or {}).get(record["rank"], 0):
+            record |= {"exit_code": (known or {})[record["rank"]], "ended_at": float("inf")}
+    workers = [WorkerObservation(r["rank"], r.get("pid"), False, r.get("exit_code")) for r in records]
     result = result_of(folder)
     ended = [record for record in records if record.get("exit_code") is not None]
     if not ended and not result:

@@ -7,24 +7,22 @@ launch a second time (`--no-requeue`): what was taken back is started as a new a
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import math
 import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from trainer_client.backends.base import BackendError, Handle, LaunchSpec, Observation
-from trainer_client.backends.rank_files import conclude, launch_folder, observe, read_json, result_of
+from trainer_client.backends.rank_files import claim_locked, conclude, launch_folder, observe, read_json, result_of
+from trainer_client.backends.restarts import EXIT_MARGIN_S, resize_by_restart, wait
 from trainer_client.backends.slurm_commands import LIVING, PENDING, PREFIX, Queue, QueuedJob, comment_of, slurm
 from trainer_client.journal import write_durably
 
-EXIT_MARGIN_S = 45.0
 KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "USER", "SLURM_CONF")
 ENDED_WELL = frozenset({"COMPLETED", "FAILED"})  # the ranks themselves say the rest
 
@@ -57,9 +55,7 @@ class SlurmBackend:
 
     def launch(self, spec: LaunchSpec) -> Handle:
         try:
-            folder = Path(spec.run_dir).resolve() / "launches" / spec.claim
-            folder.mkdir(parents=True, exist_ok=True)
-            with _locked(folder / "claim.lock"):
+            with claim_locked(spec) as folder:
                 return self._launch_once(spec, folder)
         except OSError as error:
             raise BackendError(f"cannot launch in {spec.run_dir}: {error}") from error
@@ -159,21 +155,11 @@ class SlurmBackend:
         self._queue.forget()
 
     def wait(self, handle: Handle, timeout_s: float) -> Observation:
-        """Poll until the launch has ended; `BackendError` when it has not within `timeout_s`."""
-        deadline = time.monotonic() + timeout_s
-        while (seen := self.poll(handle)).state not in {"exited", "lost"}:
-            if time.monotonic() > deadline:
-                raise BackendError(f"claim {handle['claim']} has not ended within {timeout_s:g} s: {seen.detail}")
-            time.sleep(0.25)
-        return seen
+        return wait(self, handle, timeout_s)
 
     def resize(self, handle: Handle, spec: LaunchSpec, grace_s: float) -> Handle:
         """A new job of the other size, once the old one has ended: Slurm cannot make a running job larger."""
-        if spec.claim == handle["claim"]:
-            raise BackendError("a resize needs a claim of its own", permanent=True)
-        self.stop(handle, grace_s)
-        self.wait(handle, grace_s + EXIT_MARGIN_S)
-        return self.launch(spec)
+        return resize_by_restart(self, handle, spec, grace_s)
 
     def quotes(self, offers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Slurm has no prices: the offer's own, and as many places as its partitions have idle processors."""
@@ -234,11 +220,3 @@ def _python_path() -> str:
     """This package first, wherever the caller found it."""
     here = str(Path(__file__).resolve().parent.parent.parent)
     return os.pathsep.join(part for part in (here, os.environ.get("PYTHONPATH", "")) if part)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Exclusive between processes; given back by the kernel when the holder dies."""
-    with open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

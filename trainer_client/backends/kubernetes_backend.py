@@ -1,0 +1,187 @@
+"""Training processes as Kubernetes Jobs: one Indexed Job a launch, one pod a rank, quotas by Kueue where a queue is named.
+
+The run directory lies on a volume that the server and all pods mount at the same path. A Job never replaces a pod: what the
+cluster takes away is started as a new attempt, which has a fencing token of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer_client.backends import kubernetes_states as states
+from trainer_client.backends.base import BackendError, Handle, LaunchSpec, Observation
+from trainer_client.backends.kubernetes_api import KubernetesApi
+from trainer_client.backends.kubernetes_objects import (
+    CLAIM,
+    FOLDER,
+    MARGIN_S,
+    TAGS,
+    WORKERS,
+    Place,
+    job_object,
+    object_name,
+    service_object,
+)
+from trainer_client.backends.rank_files import claim_locked, conclude, launch_folder, observe, result_of
+from trainer_client.backends.restarts import resize_by_restart, wait
+from trainer_client.journal import write_durably
+
+
+class KubernetesBackend:
+    """See the module. What is not given comes from `COUNTERFLOW_KUBE_…`; `docs/backends.md` has the list."""
+
+    name = "kubernetes"
+
+    def __init__(self, place: Place | None = None, client: Any = None) -> None:
+        self.place = place or place_from(os.environ)
+        self._api = KubernetesApi(self.place.namespace, os.environ.get("COUNTERFLOW_KUBE_CONTEXT", ""), client)
+
+    def launch(self, spec: LaunchSpec) -> Handle:
+        """The name of the Job is made from the claim: of many callers the API server lets one create it."""
+        if spec.spot == "only" and not (self.place.spot_labels or self.place.spot_tolerations):
+            raise BackendError("no spot nodes are described (COUNTERFLOW_KUBE_SPOT_LABELS)", permanent=True)
+        try:
+            with claim_locked(spec):
+                job = self._api.job(object_name(spec.claim)) or self._created(spec)
+        except OSError as error:
+            raise BackendError(f"cannot launch in {spec.run_dir}: {error}") from error
+        if (job["metadata"].get("annotations") or {}).get(CLAIM) != spec.claim:
+            raise BackendError(f"job {job['metadata']['name']} exists and is not this launch's", permanent=True)
+        self._api.create_service(service_object(spec, self.place, str(job["metadata"].get("uid", ""))))
+        return self._handle(job)
+
+    def _created(self, spec: LaunchSpec) -> dict[str, Any]:
+        command = [self.place.python if word == sys.executable else word for word in spec.command]
+        folder = launch_folder(dataclasses.replace(spec, command=command))
+        _old_marker_aside(Path(spec.run_dir))
+        job = self._api.create_job(job_object(spec, self.place, str(folder))) or self._api.job(object_name(spec.claim))
+        if job is None:
+            raise BackendError(f"the job of claim {spec.claim} was deleted while it was created")
+        return job
+
+    def _handle(self, job: dict[str, Any]) -> Handle:
+        meta = job["metadata"]
+        return {
+            "backend": self.name,
+            "claim": meta["annotations"][CLAIM],
+            "id": f"{self.place.namespace}/{meta['name']}",
+            "name": meta["name"],
+            "folder": meta["annotations"][FOLDER],
+            "tags": json.loads(meta["annotations"][TAGS]),
+            "num_workers": int(meta["annotations"][WORKERS]),
+        }
+
+    def poll(self, handle: Handle) -> Observation:
+        folder, num_workers = Path(handle["folder"]), int(handle["num_workers"])
+        job = self._api.job(handle["name"])
+        if job is None:
+            return conclude(folder, num_workers, said=f"Kubernetes no longer has job {handle['name']}")
+        pods = self._api.pods(handle["name"])
+        if states.living(pods):
+            return self._alive(folder, num_workers, job, pods)
+        if states.finished(job):
+            return self._ended(folder, num_workers, job, pods)
+        if job["metadata"].get("deletionTimestamp"):
+            return Observation("running", observe(folder, num_workers, alive=False), detail="it is being deleted")
+        if states.suspended(job) and any((folder / "ranks").glob("*.started")):
+            return Observation("lost", detail=f"job {handle['name']} was evicted: it is suspended again")
+        return Observation("starting", detail=states.why_waiting(job, pods))
+
+    @staticmethod
+    def _alive(folder: Path, num_workers: int, job: dict[str, Any], pods: list[dict[str, Any]]) -> Observation:
+        workers = observe(folder, num_workers, alive=True)
+        if not any(worker.alive or worker.exit_code is not None for worker in workers):
+            return Observation("starting", workers, detail=states.why_waiting(job, pods))
+        return Observation("running", workers, result=result_of(folder), detail=states.taken_away(pods))
+
+    @staticmethod
+    def _ended(folder: Path, num_workers: int, job: dict[str, Any], pods: list[dict[str, Any]]) -> Observation:
+        ends = states.rank_ends(pods)
+        said = states.taken_away(pods) or states.why_failed(job) or f"job {job['metadata']['name']} is over"
+        seen = conclude(folder, num_workers, said=said, known={rank: code for rank, (code, _) in ends.items()})
+        starved = [rank for rank, (_, reason) in ends.items() if reason == "OOMKilled"]
+        if starved and not seen.result:
+            detail = f"rank {starved[0]} was ended by the kernel: out of memory (OOMKilled)"
+            return dataclasses.replace(seen, failure_class="out_of_memory", detail=detail)
+        return seen
+
+    def stop(self, handle: Handle, grace_s: float) -> None:
+        """Pods get SIGTERM and, after `grace_s` or their own grace time if that is shorter, SIGKILL."""
+        pods = states.living(self._api.pods(handle["name"]))
+        job = self._api.job(handle["name"])
+        if job is None or (states.finished(job) and not pods):
+            return
+        folder = Path(handle["folder"])
+        if folder.is_dir():
+            body = {"grace_s": grace_s, "asked_at": time.time()}
+            write_durably(folder / "stop.json", json.dumps(body).encode())
+        self._api.delete_job(handle["name"])
+        for pod in pods:
+            self._api.delete_pod(pod["metadata"]["name"], math.ceil(grace_s) + MARGIN_S)
+
+    def wait(self, handle: Handle, timeout_s: float) -> Observation:
+        return wait(self, handle, timeout_s)
+
+    def resize(self, handle: Handle, spec: LaunchSpec, grace_s: float) -> Handle:
+        """A new Job of the other size, once the old one has ended."""
+        return resize_by_restart(self, handle, spec, grace_s)
+
+    def quotes(self, offers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """A cluster has no prices and does not say what is free: the offer's own words count."""
+        return [{"price_usd_per_hour": 0.0, "availability": 1} | offer for offer in offers]
+
+    def list(self, tag: str = "") -> list[Handle]:
+        key, _, value = tag.partition("=")
+        handles = [self._handle(job) for job in self._api.jobs() if not states.finished(job)]
+        return [handle for handle in handles if not tag or handle["tags"].get(key) == value]
+
+
+def place_from(said: Any) -> Place:
+    """The place that the environment describes. `BackendError` naming what is missing."""
+
+    def get(name: str, default: str = "") -> str:
+        return str(said.get(f"COUNTERFLOW_KUBE_{name}", default))
+
+    for name in ("IMAGE", "VOLUME_CLAIM"):
+        if not get(name):
+            raise BackendError(f"COUNTERFLOW_KUBE_{name} is not set; see docs/backends.md", permanent=True)
+    user = get("USER_ID")
+    return Place(
+        image=get("IMAGE"),
+        namespace=get("NAMESPACE", "default"),
+        python=get("PYTHON", "python"),
+        volume_claim=get("VOLUME_CLAIM"),
+        volume_path=get("VOLUME_PATH") or str(Path(said.get("COUNTERFLOW_VAR_DIR", "var")).resolve()),
+        gpus_per_worker=int(get("GPUS_PER_WORKER", "0")),
+        cpu=get("CPU"),
+        memory=get("MEMORY"),
+        queue=get("QUEUE"),
+        priority_class=get("PRIORITY_CLASS"),
+        service_account=get("SERVICE_ACCOUNT"),
+        user_id=int(user) if user else (os.getuid() or None),
+        spot_labels=dict(pair.split("=", 1) for pair in get("SPOT_LABELS").split(",") if "=" in pair),
+        spot_tolerations=tuple(_toleration(text) for text in get("SPOT_TOLERATIONS").split(",") if text),
+    )
+
+
+def _toleration(text: str) -> dict[str, str]:
+    """`key=value:effect`, as kubectl writes taints; `:effect` may be left out, and `=value`."""
+    taint, _, effect = text.partition(":")
+    key, has_value, value = taint.partition("=")
+    matched = {"operator": "Equal", "value": value} if has_value else {"operator": "Exists"}
+    return {"key": key} | matched | ({"effect": effect} if effect else {})
+
+
+def _old_marker_aside(run_dir: Path) -> None:
+    """A completion marker of an earlier launch in the same run directory must not be taken for ours."""
+    marker = run_dir / "result.json"
+    if marker.exists():
+        marker.replace(run_dir / "result-before.json")
