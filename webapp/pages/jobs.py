@@ -137,7 +137,7 @@ def _resize(request: PageRequest, job: Job) -> str:
 def _rebalance(request: PageRequest, job: Job) -> str:
     typed = {name.removeprefix("share-"): text for name, text in request.POST.items() if name.startswith("share-")}
     try:
-        shares = {rank: float(text) for rank, text in typed.items()}
+        shares = {rank: float(str(text)) for rank, text in typed.items()}
     except ValueError:
         raise Conflict("A share is not a number.") from None
     job_rebalance(job=job, shares=shares, now=timezone.now(), actor=Actor.person(request.user))
