@@ -11,8 +11,10 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 	&& { command -v $$p; break; }; done)
 MODEL ?= tiny
 PYTEST_ARGS ?=
+TRIALS ?= 20
+SEED ?= 1
 
-.PHONY: help up down status screenshots test demo check format bench docs clean venv install install-dev
+.PHONY: help up down status screenshots test demo check format bench chaos docs clean venv install install-dev
 
 help: ## this list
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -51,6 +53,9 @@ bench: install-dev ## every benchmark, results under var/bench/
 bench-%: install-dev ## one benchmark, as `make bench-ingest`
 	@mkdir -p var/bench
 	@$(PY) benchmarks/bench_$(subst -,_,$*).py $(BENCH_ARGS)
+
+chaos: install-dev ## seeded faults on a whole installation (TRIALS=20 SEED=1), result in var/bench/chaos.json
+	@$(PY) -m benchmarks.chaos --trials $(TRIALS) --seed $(SEED)
 
 install: $(VENV)/installed ## what running needs
 install-dev: $(VENV)/installed-dev ## what testing needs, too

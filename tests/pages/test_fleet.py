@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from decimal import Decimal
 
 import pytest
 from django.utils import timezone
 
-from jobs.models import Worker
+from jobs.models import Instance, Offer, Worker
 from jobs.selectors.fleet import fleet_of
 from jobs.services.instances import instance_request, instance_running, instance_terminated
+from jobs.services.machines import MachineFacts, machine_request, machine_seen
 from tests.factories import make_attempt, make_cast, make_job
 from tests.pages.world import signed_in
 
@@ -46,6 +48,26 @@ def test_a_machine_costs_until_its_end_is_confirmed():
     instance_terminated(instance=machine, now=now)
     later = fleet_of(team=cast.team, now=now + dt.timedelta(hours=5))
     assert (later.held, later.ended[0].cost_usd) == ([], Decimal(3))
+
+
+def test_a_bought_machine_shows_its_offer_why_there_is_none_and_when_it_is_taken():
+    cast, now = make_cast(), timezone.now()
+    job = make_job(cast.team, status="queued", now=now)
+    offer = Offer.objects.create(
+        provider="simulated", region="east-1", zone="east-1a", instance_type="v100-1x", created_at=now
+    )
+    wished, held = (machine_request(job=job, offer=offer, claim=claim, now=now) for claim in ("c1", "c2"))
+    Instance.objects.filter(pk=wished.pk).update(asked={"num": 3, "answer": "no v100-1x to be had"})
+    facts = MachineFacts("sim-1", "running", started_at=now, prices=[[now.timestamp(), "1.5"]])
+    machine_seen(instance=held, facts=facts, now=now)
+    page = signed_in(cast.viewer).get("/fleet/").content.decode()
+    assert "east-1a/v100-1x" in page
+    assert "no v100-1x to be had, asked 3 times" in page
+    assert "badge warn" not in page
+    taken = now + dt.timedelta(minutes=2)
+    machine_seen(instance=held, facts=dataclasses.replace(facts, notice_at=now, ends_by=taken), now=now)
+    assert 'badge warn">taken' in signed_in(cast.viewer).get("/fleet/").content.decode()
+    assert fleet_of(team=cast.team, now=now + dt.timedelta(hours=2)).held[0].cost_usd in (0, 3)
 
 
 def test_the_number_of_queries_does_not_grow_with_jobs(django_assert_num_queries):

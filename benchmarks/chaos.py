@@ -1,0 +1,328 @@
+"""Seeded faults on a whole installation, and what must hold after each trial.
+
+A trial is a planned job on machines of the simulated cloud, with orders that a person approved, faults at random moments, and now
+and then a cancel. The job's trainer is a stand-in that speaks the real protocol. Processes are those of `make up` with a second
+beat beside them. After a trial: no approved decision lost or done twice, no machine left and none unknown, the ledger equal to the
+provider's own bill, one trainer at a time, no job stuck.
+
+`make chaos TRIALS=200 SEED=1`; the result is printed and written to var/bench/chaos.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import psutil
+
+from benchmarks.chaos_faults import Faults, end, second_beat
+from benchmarks.installation import REPO, Installation
+
+STUCK_S = 240.0
+STEPS = (25, 60)
+TRACE = {
+    "gap_s": 300,
+    "past_ticks": 12,
+    "zones": {
+        "east-1a": {"region": "east-1", "on_demand_usd_per_hour": 3.0, "price": [1.0, 1.1, 1.25, 1.1], "availability": [12] * 4},
+    },
+}  # fmt: skip
+
+
+@dataclass
+class Trial:
+    """One job with what is to happen to it: (seconds after its start, word, action)."""
+
+    number: int
+    rng: random.Random
+    job: Any
+    user: Any
+    started: float
+    plan: list[tuple[float, str, Any]] = field(default_factory=list)
+    story: list[str] = field(default_factory=list)
+    cancelled: bool = False
+    took_s: float = 0.0
+    wrong: list[str] = field(default_factory=list)
+
+    def tell(self, text: str) -> None:
+        self.story.append(f"{time.monotonic() - self.started:.1f} s {text}")
+
+
+def trial_new(number: int, seed: int, team: Any, user: Any, dataset: Any, faults: Faults) -> Trial:
+    from django.utils import timezone
+
+    from jobs.services.jobs import job_create, job_submit
+
+    rng = random.Random(f"{seed}:{number}")
+    goal, now = rng.randint(*STEPS), timezone.now()
+    file = {
+        "resources": {"spot_policy": "prefer", "nodes": {"min": 1, "max": 3}},
+        "run": f"{sys.executable} -m benchmarks.chaos_trainer {goal}",
+    }
+    job = job_create(
+        dataset=dataset, name=f"trial-{number}", model="stand-in", goal_steps=goal, num_workers=2, now=now, config=file,
+        user=user,
+    )  # fmt: skip
+    job_submit(job=job, now=now)
+    trial = Trial(number, rng, job, user, time.monotonic())
+    spot = rng.randint(1, 2)
+    trial.plan.append((0.0, "procure", ("procure", spot, rng.randint(0, 1) if spot == 1 else 0)))
+    for _ in range(rng.randint(0, 2)):
+        trial.plan.append((rng.uniform(1, 12), "order", _order(rng)))
+    for _ in range(rng.randint(1, 3)):
+        name, action = faults.draw(rng)
+        trial.plan.append((rng.uniform(0, 12), name, action))
+    if rng.random() < 0.15:
+        trial.plan.append((rng.uniform(0, 10), "cancel", None))
+    trial.plan.sort(key=lambda entry: entry[0])
+    return trial
+
+
+def _order(rng: random.Random) -> tuple[str, int, int]:
+    return rng.choice(
+        [("procure", 3, 0), ("procure", 2, 0), ("release", 1, 0), ("switch_to_on_demand", 0, 1), ("procure", 1, 1)]
+    )
+
+
+def decide(trial: Trial, kind: str, spot: int, on_demand: int) -> None:
+    """A decision that a person asked for and approved."""
+    from django.utils import timezone
+
+    from jobs.scheduler.proposal import Proposal
+    from jobs.services.approvals import decision_approve
+    from jobs.services.decisions import decision_propose
+
+    now = timezone.now()
+    proposal = Proposal(
+        rule="chaos", kind=kind, subject=f"machines:{len(trial.story)}", sentence=f"{kind} {spot}+{on_demand}",
+        args={"spot": spot, "on_demand": on_demand}, evidence={}, direction="forward",
+    )  # fmt: skip
+    decision = decision_propose(job=trial.job, proposal=proposal, now=now, requested_by=trial.user)
+    if decision is not None and decision.status == "proposed":
+        decision_approve(decision=decision, now=now, user=trial.user)
+    trial.tell(f"{kind} {spot}+{on_demand}")
+
+
+def step(trial: Trial, faults: Faults) -> bool:
+    """What is due of a trial; whether it is over."""
+    from jobs.errors import DomainError
+    from jobs.services.events import SYSTEM
+    from jobs.services.jobs import job_cancel
+    from jobs.states import JOB_OVER
+
+    trial.job.refresh_from_db()
+    over = trial.job.status in JOB_OVER
+    while trial.plan and time.monotonic() - trial.started >= trial.plan[0][0]:
+        _, name, what = trial.plan.pop(0)
+        if name in ("procure", "order"):
+            if not over:
+                decide(trial, *what)
+        elif name == "cancel":
+            from django.utils import timezone
+
+            try:
+                job_cancel(job=trial.job, now=timezone.now(), actor=SYSTEM)
+                trial.cancelled = True
+                trial.tell("cancel")
+            except DomainError:
+                pass  # it had ended
+        else:
+            faults.strike(name, what, trial.job)
+            trial.tell(name)
+    if over:
+        open_commands = trial.job.commands.filter(status__in=("issued", "claimed"))
+        return (
+            not trial.plan
+            and not trial.job.instances.exclude(status="terminated").exists()
+            and not open_commands.exists()
+        )
+    _babysit(trial)
+    return False
+
+
+def _babysit(trial: Trial) -> None:
+    """Play the planner: a job that has lost all its machines gets new ones."""
+    from jobs.machines import ALLOCATIONS
+    from jobs.selectors.machines import holdings
+
+    held = holdings(trial.job)
+    waits = trial.job.commands.filter(kind__in=ALLOCATIONS, status__in=("issued", "claimed")).exists()
+    if not waits and not held.usable and not held.requested_spot + held.requested_on_demand and trial.story:
+        decide(trial, "procure", 1, 0)
+
+
+def check(trial: Trial, provider: Any) -> None:
+    """What must hold when a trial is over; breaches go into `wrong`."""
+    from django.utils import timezone
+
+    from jobs.selectors.costs import instance_cost_usd
+    from workers.rundirs import job_dir
+
+    job, now = trial.job, timezone.now()
+    tag = f"job={job.uuid}"
+    told = {record["token"]: record for record in provider.machines(tag, every=True)}
+    rows = {row.claim: row for row in job.instances.all()}
+    bill = {line["token"]: Decimal(line["usd"]) for line in provider.bill(tag)["machines"]}
+    ledger = {claim: instance_cost_usd(row, start=None, end=now) for claim, row in rows.items()}
+    for decision in job.decisions.filter(rule="chaos").exclude(
+        status__in=("rejected", "expired", "superseded", "proposed")
+    ):
+        commands = list(decision.commands.all())
+        if decision.status not in ("succeeded", "failed") or len(commands) != 1:
+            trial.wrong.append(f"{decision} is {decision.status} with {len(commands)} commands")
+    if alive := [token for token, record in told.items() if record["status"] != "terminated"]:
+        trial.wrong.append(f"machines left: {alive}")
+    if unknown := set(told) - set(rows):
+        trial.wrong.append(f"machines unknown to the ledger: {sorted(unknown)}")
+    for token in set(rows) | set(bill):
+        ours, theirs = ledger.get(token, Decimal(0)), bill.get(token, Decimal(0))
+        if round(ours, 6) != round(theirs, 6):
+            trial.wrong.append(f"machine {token} cost {ours:.6f} by the ledger and {theirs:.6f} by the bill")
+    if round(sum(ledger.values(), Decimal(0)), 2) != round(sum(bill.values(), Decimal(0)), 2):
+        trial.wrong.append("the ledger is not the bill to the cent")
+    if (job_dir(job) / "two_at_once").exists():
+        trial.wrong.append("two trainers ran at the same time")
+    if job.status == "failed" or (job.status == "cancelled" and not trial.cancelled):
+        trial.wrong.append(f"the job is {job.status}: {job.failure_message[:300]}")
+
+
+def check_patiently(trial: Trial, provider: Any) -> None:
+    """The same, when the provider answers: another trial may just have killed it."""
+    from trainer_client.backends import BackendError
+
+    for _ in range(120):
+        try:
+            trial.wrong.clear()
+            check(trial, provider)
+            return
+        except BackendError:
+            time.sleep(0.5)
+    trial.wrong.append("the provider did not answer for a minute")
+
+
+def stuck(trial: Trial) -> None:
+    """Say where a trial stands that does not end."""
+    commands = [
+        f"{c.kind} {c.status}: {c.error[:120]}" for c in trial.job.commands.exclude(status__in=("done", "failed"))
+    ]
+    machines = [f"{m.kind} {m.status} {m.detail}" for m in trial.job.instances.exclude(status="terminated")]
+    trial.wrong.append(f"stuck: job {trial.job.status}; {commands}; {machines}")
+
+
+def run(words: argparse.Namespace, faults: Faults) -> list[Trial]:
+    team, user, dataset = world()
+    waiting, live, over = list(range(1, words.trials + 1)), [], []
+    while waiting or live:
+        while waiting and len(live) < words.parallel:
+            live.append(trial_new(waiting.pop(0), words.seed, team, user, dataset, faults))
+        for trial in list(live):
+            done = step(trial, faults)
+            trial.took_s = time.monotonic() - trial.started
+            if not done and trial.took_s < STUCK_S:
+                continue
+            live.remove(trial)
+            over.append(trial)
+            if done:
+                check_patiently(trial, faults.provider)
+            else:
+                stuck(trial)
+            state = "ok" if not trial.wrong else f"WRONG {trial.wrong}"
+            print(f"trial {trial.number}: {trial.job.status} after {trial.took_s:.0f} s, {state}", flush=True)
+        time.sleep(0.25)
+    return over
+
+
+def world() -> tuple[Any, Any, Any]:
+    """A team with an approver, a dataset with one shard, and a planner that only watches."""
+    from django.contrib.auth import get_user_model
+    from django.utils import timezone
+
+    from jobs.machines import ALLOCATIONS
+    from jobs.models import Dataset, Member, Team
+    from jobs.services.events import SYSTEM
+    from jobs.services.rules import rule_set
+    from jobs.services.shards import revision_create, shard_create
+
+    now = timezone.now()
+    team = Team.objects.create(name="Chaos", slug="chaos")
+    user = get_user_model().objects.create_user(username="chaos", email="chaos@example.org")
+    Member.objects.create(team=team, user=user, role="admin")
+    dataset = Dataset.objects.create(team=team, name="chaos")
+    shard = shard_create(dataset=dataset, key="s", category="docs", source="chaos", now=now)
+    samples = [{"id": str(n), "prompt": "p", "response": "r"} for n in range(4)]
+    revision_create(shard=shard, samples=samples, origin="upload", now=now)
+    for kind in ALLOCATIONS:
+        rule_set(team=team, kind=kind, autonomy="off", now=now, actor=SYSTEM)
+    return team, user, dataset
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--parallel", type=int, default=3)
+    parser.add_argument("--port", type=int, default=9540)
+    parser.add_argument("--keep", action="store_true", help="leave the folder with its logs")
+    words = parser.parse_args()
+    install = Installation(words.port)
+    trace = install.folder / "trace.json"
+    trace.write_text(json.dumps(TRACE))
+    market = f"trace={trace},factor=120,boot_s=0.3,notice_s=6,end_s=0.2"
+    os.environ.update(
+        COUNTERFLOW_MARKET=market, COUNTERFLOW_ALLOW_JOB_COMMANDS="1", COUNTERFLOW_COMMAND_LEASE_S="3",
+        COUNTERFLOW_DEMO="0",
+    )  # fmt: skip
+    begun = time.monotonic()
+    with install:
+        from simcloud.client import SimClient
+
+        assert install.process is not None
+        faults = Faults(psutil.Process(install.process.pid), SimClient(install.folder / "market"))
+        beat = second_beat(dict(os.environ), REPO)
+        try:
+            trials = run(words, faults)
+        finally:
+            end(beat)
+        result = summary(words, trials, faults, time.monotonic() - begun)
+        if words.keep:
+            import shutil
+
+            shutil.copytree(install.folder / "log", REPO / "var" / "bench" / "chaos-log", dirs_exist_ok=True)
+    target = REPO / "var" / "bench" / "chaos.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(result, indent=1))
+    print(json.dumps({k: v for k, v in result.items() if k != "breaches"}, indent=1))
+    return 1 if result["breaches"] else 0
+
+
+def summary(words: argparse.Namespace, trials: list[Trial], faults: Faults, took_s: float) -> dict[str, Any]:
+    from jobs.models import Command, Instance
+
+    breaches = [{"trial": t.number, "wrong": t.wrong, "story": t.story, "job": t.job.status} for t in trials if t.wrong]
+    return {
+        "trials": len(trials),
+        "seed": words.seed,
+        "parallel": words.parallel,
+        "took_s": round(took_s, 1),
+        "outcomes": dict(Counter(t.job.status for t in trials)),
+        "trial_s_p50": round(statistics.median(t.took_s for t in trials), 1),
+        "faults": dict(sorted(faults.done.items())),
+        "machines": Instance.objects.count(),
+        "commands": Command.objects.count(),
+        "decisions": sum(t.job.decisions.filter(rule="chaos").count() for t in trials),
+        "breaches": breaches,
+        "num_breaches": len(breaches),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
