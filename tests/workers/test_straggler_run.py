@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from jobs.models import Decision, Job
 from jobs.planning import outcomes_measure, stragglers_evaluate
+from jobs.scheduler.rules.straggler import StragglerFacts
 from jobs.services.events import SYSTEM
 from jobs.services.jobs import job_cancel
 from jobs.services.rules import rule_set
@@ -31,17 +32,16 @@ def decided(job: Job) -> Decision | None:
     return job.decisions.filter(rule="straggler", status="succeeded").first()
 
 
-def own_times(job: Job) -> list[tuple[float, float]]:
-    """(own seconds for a micro-batch, micro-batches of a step) of each worker, over the bins since its shares are in force."""
-    facts = straggler_facts(job=job, now=timezone.now())
-    assert facts is not None
-    return [(median(t for t in w.micro_s if t), w.num_micro) for w in facts.workers]
+def throughput(times_s: list[float], sizes: list[int]) -> float:
+    """Micro-batches a second when all wait for the busiest."""
+    return sum(sizes) / max(time_s * size for time_s, size in zip(times_s, sizes, strict=True))
 
 
 def test_a_worker_of_a_third_of_the_speed_no_longer_holds_the_others_up(
     server: Server, settings: Any, own_var_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Throughput by shares and own times: at least 90 % of what all workers together could do, where it was half of it before."""
+    """By the own times that the decision saw: at least 90 % of what all workers together could do. How fast the machine is, and
+    what else it does, has no part in that; wall times are the benchmark's."""
     settings.VAR_DIR, settings.TRAINER_ENDPOINT = own_var_dir, server.url
     monkeypatch.setenv("COUNTERFLOW_FAULT_SLOW_RANK", "1:3.0")
     job = make_filled_job(now=timezone.now(), num_workers=2, model="tiny:60k", goal_steps=3_000, training=TRAINING)
@@ -49,13 +49,17 @@ def test_a_worker_of_a_third_of_the_speed_no_longer_holds_the_others_up(
     until(lambda: decided(job), "the slow worker got a smaller share")
     decision = job.decisions.get(rule="straggler", status="succeeded")
     assert (decision.kind, decision.subject, decision.evidence["shares_now"]) == ("rebalance", "worker:1", "6, 6")
-    assert decision.args["shares"]["0"] > 1.7 * decision.args["shares"]["1"]
+    shares = list(decision.args["shares"].values())
+    facts = StragglerFacts.from_json(decision.situation)
+    times = [median(t for t in worker.micro_s if t) for worker in facts.workers]
+    capacity = sum(1 / time_s for time_s in times)
+    assert throughput(times, shares) >= 0.9 * capacity
+    assert throughput(times, shares) > throughput(times, [6, 6])
 
-    until(lambda: outcomes_measure(now=timezone.now()) and Job.objects.get(pk=job.pk), "its effect was measured")
-    workers = own_times(Job.objects.get(pk=job.pk))
-    assert [size for _, size in workers] == list(decision.args["shares"].values())
-    capacity = sum(1 / time_s for time_s, _ in workers)
-    assert sum(size for _, size in workers) / max(time_s * size for time_s, size in workers) >= 0.9 * capacity
+    until(lambda: outcomes_measure(now=timezone.now()), "its effect was measured")
+    after = straggler_facts(job=Job.objects.get(pk=job.pk), now=timezone.now())
+    assert after is not None
+    assert [worker.num_micro for worker in after.workers] == shares
     decision.refresh_from_db()
     assert decision.outcome["verdict"] != "no data"
     job.refresh_from_db()
