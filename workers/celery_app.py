@@ -64,6 +64,9 @@ def celery_conf(redis_url: str) -> dict[str, Any]:
         "task_acks_late": True,
         "task_reject_on_worker_lost": True,
         "worker_prefetch_multiplier": 1,
+        # Nobody commands workers from afar, and its pub/sub connection can block a prefork worker for good: after the broker
+        # was killed and came back, kombu reads there inside the event loop and waits for a message that never comes.
+        "worker_enable_remote_control": False,
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,
         "worker_soft_shutdown_timeout": 5,
