@@ -7,7 +7,7 @@ forward and backward pass is collective, so a rank without a micro-batch of its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -32,10 +32,12 @@ class Slices:
     def __init__(self, model: Any, agreement: Agreement) -> None:
         if not isinstance(model, nn.Module):
             raise ValueError("slices need a model that is loaded, not its name")
-        agreement.copy_from_first(chain(model.parameters(), model.buffers()))
-        mesh = init_device_mesh("cuda" if torch.cuda.is_available() else "cpu", (agreement.world_size,))
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        mesh = init_device_mesh(device.type, (agreement.world_size,))
         policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
         for module in (*blocks(model), model):
+            # One at a time: weights that lie in a mapped file come into memory only now, and most of them go again.
+            agreement.copy_from_first(_brought(module, device))
             fully_shard(module, mesh=mesh, mp_policy=policy)
         self.model = model
         self._groups = [module for module in model.modules() if isinstance(module, FSDPModule)]
@@ -128,6 +130,14 @@ def blocks(model: nn.Module) -> list[nn.Module]:
         return found
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) > 1]
     return [*max(lists, key=_num_elements)] if lists else []
+
+
+def _brought(module: nn.Module, device: torch.device) -> Iterator[torch.Tensor]:
+    """What is not in slices yet, on `device`."""
+    for tensor in chain(module.parameters(), module.buffers()):
+        if not isinstance(tensor, DTensor):
+            tensor.data = tensor.data.to(device)
+            yield tensor
 
 
 def _num_elements(module: nn.Module) -> int:
