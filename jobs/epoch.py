@@ -12,6 +12,7 @@ from forecasting.policies.epoch import spot_only_outlook
 from jobs.models import Decision, Job
 from jobs.plan_facts import Epoch, facts_of, on_demand_usd_per_hour, past_read, spot_left
 from jobs.scheduler import procurement
+from jobs.scheduler.on_demand import is_standby
 from jobs.scheduler.planner import PlanFacts, Wish, situation_of, uses_programme, wishes
 from jobs.scheduler.procurement import Standing
 from jobs.selectors.planning import (
@@ -50,20 +51,11 @@ def epoch_run(*, now: dt.datetime, why: dict[int, str]) -> list[Decision]:
     for one in facts:
         past_read(epoch, one)
     found = wishes(facts, epoch.markets, now.timestamp())
-    without_wait = wishes_without_wait(epoch, facts, found)
     planned = [
         _placed(epoch, epoch.rows[job.pk], one, wish, today, why[job.pk])
-        for job, one, wish, today in zip(wanted, facts, found, without_wait, strict=True)
+        for job, one, (wish, today) in zip(wanted, facts, found, strict=True)
     ]
     return plans_store(planned=planned, now=now)
-
-
-def wishes_without_wait(epoch: Epoch, facts: list[PlanFacts], found: list[Wish]) -> list[Wish]:
-    """What each job would hold if on-demand could be had without asking: what is asked ahead of its time is not bought yet."""
-    early = [i for i, wish in enumerate(found) if wish.on_demand and facts[i].approval_s and uses_programme(facts[i])]
-    today = wishes([replace(facts[i], approval_s=0.0) for i in early], epoch.markets, epoch.now.timestamp())
-    by_place = dict(zip(early, today, strict=True))
-    return [by_place.get(i, wish) for i, wish in enumerate(found)]
 
 
 def epoch_read(*, now: dt.datetime, jobs: list[Job]) -> Epoch:
@@ -112,7 +104,7 @@ def _placed(epoch: Epoch, rows: JobRows, facts: PlanFacts, wish: Wish, today: Wi
     standing = standing_of(epoch, rows, is_urgent=why not in ("", FIRST, PACE_CHANGED))
     ask = None
     if procurement.needs_asking(facts, wish, standing, epoch.limits):
-        ask = Ask(wish, standby=procurement.is_standby(wish, today))
+        ask = Ask(wish, standby=is_standby(wish, today))
         if not ask.standby:
             today = wish
         today = procurement.without_new_on_demand(facts, today, standing.covered)

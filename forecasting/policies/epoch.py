@@ -33,9 +33,13 @@ _SHARED_BYTES = 400_000_000
 
 @dataclass(frozen=True)
 class Planned:
-    """What to hold in this slot, and what following the programme is likely to come to."""
+    """What to hold in this slot, and what following the programme is likely to come to.
+
+    `unasked` is what to hold if on-demand could be had without asking: it differs where only the time for an answer is running out.
+    """
 
     allocation: Allocation
+    unasked: Allocation
     outlook: Outlook
 
 
@@ -91,19 +95,27 @@ def _group(situations: list[Situation], spreads: list[float], settings: ChainSet
         if s.slots_left <= 0:
             out.append(_alone(s, alone, spread, num_paths))
             continue
-        allocation = guarded(s, _look_up(s, tables, market, horizon))
-        out.append(Planned(allocation, _outlook(s, tables, paths, horizon, spread)))
+        wish = _look_up(s, tables, market, horizon)
+        out.append(Planned(guarded(s, wish), _unasked(s, wish), _outlook(s, tables, paths, horizon, spread)))
     return out
 
 
 def _alone(s: Situation, policy: StochasticProgram, spread: float, num_paths: int) -> Planned:
     """A job with a pass of its own, or past its deadline: the outlook takes the allocation to stay, at full size if it is idle."""
-    allocation = guarded(s, policy.decide(s))
+    wish = policy.decide(s)
+    allocation = guarded(s, wish)
     spot, on_demand = allocation.n_spot, allocation.n_on_demand
     if not allocation.size:
         on_demand = s.job.top_size
     works = work_quantiles(s.work_left, spread, num_paths)
-    return Planned(allocation, steady_outlook(s.job, works, spot, on_demand, s.spot_price, s.slots_left))
+    outlook = steady_outlook(s.job, works, spot, on_demand, s.spot_price, s.slots_left)
+    return Planned(allocation, _unasked(s, wish), outlook)
+
+
+def _unasked(s: Situation, wish: Allocation) -> Allocation:
+    if not s.job.approval_slots:
+        return guarded(s, wish)
+    return guarded(replace(s, job=replace(s.job, approval_slots=0)), wish)
 
 
 def _outlook(s: Situation, tables: Tables, paths: IntArray, horizon: int, spread: float) -> Outlook:

@@ -13,9 +13,9 @@ from typing import Any
 
 from forecasting.outlook import Band, Outlook
 from forecasting.policies.epoch import plan_many
+from forecasting.problem import Allocation, Situation
 from forecasting.problem import Job as Task
 from forecasting.problem import Offer as Market
-from forecasting.problem import Situation
 from jobs.scheduler.speed import Speed
 
 MAX_SLOTS = 256  # a deadline far away is planned in longer slots
@@ -127,20 +127,23 @@ def uses_programme(facts: PlanFacts) -> bool:
     )
 
 
-def wishes(jobs: Sequence[PlanFacts], markets: Markets, clock_s: float) -> list[Wish]:
-    """One wish per job, in the order given; the jobs of one shape share a backward pass."""
-    found: list[Wish | None] = [None if uses_programme(facts) else plain_wish(facts) for facts in jobs]
-    places = [i for i, wish in enumerate(found) if wish is None]
+def wishes(jobs: Sequence[PlanFacts], markets: Markets, clock_s: float) -> list[tuple[Wish, Wish]]:
+    """(wish, the same if on-demand could be had without asking) per job, in the order given.
+
+    The jobs of one shape share a backward pass. The two differ where only the time for an answer is running out.
+    """
+    places = [i for i, facts in enumerate(jobs) if uses_programme(facts)]
+    found = {i: (wish, wish) for i, facts in enumerate(jobs) if i not in set(places) for wish in [plain_wish(facts)]}
     planned = plan_many(
         [situation_of(jobs[i], markets, clock_s) for i in places],
         spreads=[jobs[i].spread for i in places],
         num_paths=NUM_PATHS,
     )
     for i, plan in zip(places, planned, strict=True):
-        a, facts = plan.allocation, jobs[i]
-        slot_s = slot_of(facts.time_left_s or 0.0, markets.slot_s)
-        found[i] = _wish(facts, a.n_spot, a.n_on_demand, a.reason.rule, plan.outlook, slot_s)
-    return [wish for wish in found if wish is not None]
+        slot_s = slot_of(jobs[i].time_left_s or 0.0, markets.slot_s)
+        wish, unasked = (_wish(jobs[i], a, plan.outlook, slot_s) for a in (plan.allocation, plan.unasked))
+        found[i] = (wish, unasked)
+    return [found[i] for i in range(len(jobs))]
 
 
 def situation_of(facts: PlanFacts, markets: Markets, clock_s: float) -> Situation:
@@ -185,9 +188,9 @@ def _stepped(seconds: float) -> float:
     return float(CHANGEOVER_STEP ** math.ceil(math.log(seconds, CHANGEOVER_STEP) - 1e-9))
 
 
-def _wish(facts: PlanFacts, spot: int, on_demand: int, rule: str, outlook: Outlook, slot_s: float) -> Wish:
+def _wish(facts: PlanFacts, a: Allocation, outlook: Outlook, slot_s: float) -> Wish:
     finish = outlook.finish.scaled(slot_s)
-    wish = Wish(spot, on_demand, rule, "", outlook.cost, finish, outlook.chance, last_safe_s(facts))
+    wish = Wish(a.n_spot, a.n_on_demand, a.reason.rule, "", outlook.cost, finish, outlook.chance, last_safe_s(facts))
     return replace(wish, sentence=sentence_of(facts, wish))
 
 

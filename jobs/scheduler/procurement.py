@@ -12,9 +12,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from forecasting.outlook import Band, Outlook
 from jobs.scheduler.planner import PlanFacts, Wish, allocation_words
-from jobs.scheduler.proposal import Effect, Proposal
+from jobs.scheduler.proposal import Proposal
 
 RULE = "planner"
 MACHINES, ON_DEMAND = "machines", "on_demand"  # subjects: what may happen by rule, and what may have to be asked
@@ -65,7 +64,7 @@ def limited(facts: PlanFacts, wish: Wish, *, machines_left: float, settings: Set
         wish = _shrunk(facts, wish, size, "quota")
     if facts.budget_usd is None:
         return wish, why
-    left = facts.budget_usd - facts.spent_usd - _saving_usd(facts)
+    left = facts.budget_usd - facts.spent_usd - saving_usd(facts)
     hours = settings.until_next_s / 3600
     while wish.size and facts.usd_per_hour(wish.spot, wish.on_demand) * hours > left:
         smaller = _shrunk(facts, wish, wish.size - 1, "budget")
@@ -74,7 +73,7 @@ def limited(facts: PlanFacts, wish: Wish, *, machines_left: float, settings: Set
     return wish, why
 
 
-def _saving_usd(facts: PlanFacts) -> float:
+def saving_usd(facts: PlanFacts) -> float:
     """What the machines held cost while the trainer saves and leaves."""
     return facts.usd_per_hour(facts.held_spot, facts.held_on_demand) * facts.changeover_s / 3600
 
@@ -129,7 +128,7 @@ def machines_proposal(
     where = f" in {facts.spot.name}" if offer and facts.spot else ""
     covered = f" Covered by {standing.covered_by}." if wish.on_demand > standing.on_demand else ""
     sentence = f"Hold {then}{where} instead of {now}: {why or wish.sentence}{covered}"
-    return _proposal(facts, wish, standing, kind, MACHINES, sentence, {**_args(wish, offer)})
+    return proposal_of(facts, wish, standing, kind, MACHINES, sentence, {**allocation_args(wish, offer)})
 
 
 def _may_change(wish: Wish, standing: Standing, settings: Settings) -> bool:
@@ -147,139 +146,11 @@ def _kind(wish: Wish, standing: Standing, moves: bool) -> str:
     return "release" if wish.size < standing.size else "procure"
 
 
-def is_standby(wish: Wish, today: Wish) -> bool:
-    """Whether the on-demand of a wish is not needed today, only the answer: later there would be no time to ask."""
-    return wish.on_demand > 0 and today.on_demand == 0
-
-
-def on_demand_proposal(
-    facts: PlanFacts, wish: Wish, today: Wish, standing: Standing, settings: Settings, *, standby: bool = False
-) -> Proposal:
-    """Ask for on-demand machines up to a cap, with the end of its use and what waiting costs. `today`: what needs no answer.
-
-    On standby nothing is bought yet: a yes covers `up_to` so many for when they are needed.
-    """
-    price = facts.on_demand_usd_per_hour or 0.0
-    cap = _cap_usd(facts, wish, settings)
-    useful_s = max(settings.until_next_s, wish.last_safe_s or 0.0)
-    aim = today if standby else wish
-    args = {**_args(aim, facts.spot.offer if facts.spot and aim.spot else ""), "max_usd": cap}
-    if standby:
-        args["up_to"] = wish.on_demand
-    proposal = _proposal(
-        facts, wish, standing, "switch_to_on_demand", ON_DEMAND, _ask_words(facts, wish, price, cap, standby), args
-    )
-    waiting = waiting_usd_per_hour(facts)
-    evidence = {
-        **proposal.evidence,
-        "if_yes": _told(wish, cap),
-        "useful_for_s": round(useful_s, 1),
-        "waiting_usd_per_hour": round(waiting, 4),
-        "standby": standby,
-    }
-    name = "up_to" if standby else "on_demand"
-    least = 1 if standby else max(1, facts.n_min - wish.spot)
-    return replace(
-        proposal,
-        evidence=evidence,
-        price_usd=cap,
-        usd_per_hour=wish.on_demand * price,
-        waiting_usd_per_hour=waiting,
-        expires_after_s=useful_s,
-        allowed={
-            name: {"min": least, "max": facts.n_max - (0 if standby else wish.spot), "integer": True},
-            "max_usd": {"min": 0.01, "max": round(2 * cap, 2)},
-        },
-    )
-
-
-def _cap_usd(facts: PlanFacts, wish: Wish, settings: Settings) -> float:
-    """The on-demand bill to the end with a margin, within what the budget has left."""
-    hours = (wish.finish.high if wish.finish else 4 * facts.changeover_s) / 3600
-    cap = settings.cap_margin * facts.usd_per_hour(0, wish.on_demand) * hours
-    if facts.budget_usd is not None:
-        cap = min(cap, facts.budget_usd - facts.spent_usd - _saving_usd(facts))
-    return round(max(0.01, cap), 2)
-
-
-def _ask_words(facts: PlanFacts, wish: Wish, price: float, cap: float, standby: bool) -> str:
-    spot = f"{facts.spot.available} spot to be had in {facts.spot.name}" if facts.spot else "no spot offer"
-    left = f"{spot}, {facts.steps_left:,} steps left{_deadline_words(facts)}"
-    if standby:
-        return (
-            f"Allow up to {wish.on_demand} on-demand at ${price:.2f} an hour each, ${cap:,.2f} at most, should spot fail: {left}; "
-            "soon there would be no time to ask."
-        )
-    return f"Buy {wish.on_demand} on-demand at ${price:.2f} an hour each, until spot returns and ${cap:,.2f} at most: {left}."
-
-
-def with_if_no(proposal: Proposal, wish: Wish, if_no: Outlook | None) -> Proposal:
-    """The ask with what comes of a no: spot alone."""
-    if if_no is None:
-        return proposal
-    return replace(
-        proposal,
-        evidence={**proposal.evidence, "if_no": outlook_told(if_no)},
-        delta_cost_usd=_difference(wish.cost, if_no.cost),
-        delta_eta_s=_difference(wish.finish, if_no.finish),
-    )
-
-
-def waiting_usd_per_hour(facts: PlanFacts) -> float:
-    """What an hour without on-demand makes the rest dearer: less time means more machines, which do less each.
-
-    Where the deadline cannot be met an hour later, the hour costs what a full-size hour does.
-    """
-    price = facts.on_demand_usd_per_hour
-    if price is None or facts.speed is None or facts.time_left_s is None:
-        return 0.0
-    now, later = _cheapest_usd(facts, facts.time_left_s), _cheapest_usd(facts, facts.time_left_s - 3600)
-    if now is None or later is None:
-        return price * facts.n_max
-    return max(0.0, later - now)
-
-
-def _cheapest_usd(facts: PlanFacts, time_left_s: float) -> float | None:
-    """The least that on-demand alone costs within a time, None if it cannot be done."""
-    assert facts.speed is not None
-    bills = []
-    for size in range(facts.n_min, facts.n_max + 1):
-        needed_s = facts.changeover_s + facts.steps_left * facts.speed.step_time_s(size)
-        if needed_s <= time_left_s:
-            bills.append(size * (facts.on_demand_usd_per_hour or 0.0) * needed_s / 3600)
-    return min(bills, default=None)
-
-
-def outlook_told(outlook: Outlook) -> dict[str, Any]:
-    """An outlook whose times are seconds, for the card."""
-    return {"cost_usd": _band(outlook.cost), "finish_s": _band(outlook.finish), "chance": outlook.chance}
-
-
-def _difference(yes: Band | None, no: Band | None) -> Effect | None:
-    """How much one outlook is above the other; the wider of both bands, as they share the market but not its use."""
-    if yes is None or no is None:
-        return None
-    middle = yes.expected - no.expected
-    half = max(yes.high - yes.low, no.high - no.low) / 2
-    return Effect(middle, middle - half, middle + half)
-
-
-def _told(wish: Wish, cap: float) -> dict[str, Any]:
-    told: dict[str, Any] = {"cap_usd": cap, "chance": wish.chance}
-    if wish.cost is not None and wish.finish is not None:
-        told |= {"cost_usd": _band(wish.cost), "finish_s": _band(wish.finish)}
-    return told
-
-
-def _band(band: Band) -> dict[str, float]:
-    return {"expected": round(band.expected, 4), "low": round(band.low, 4), "high": round(band.high, 4)}
-
-
-def _args(wish: Wish, offer: str) -> dict[str, Any]:
+def allocation_args(wish: Wish, offer: str) -> dict[str, Any]:
     return {"spot": wish.spot, "on_demand": wish.on_demand, **({"offer": offer} if offer else {})}
 
 
-def _proposal(
+def proposal_of(
     facts: PlanFacts, wish: Wish, standing: Standing, kind: str, subject: str, sentence: str, args: dict[str, Any]
 ) -> Proposal:
     now, then = (facts.usd_per_hour(a.spot, a.on_demand) for a in (standing, wish))
@@ -312,12 +183,3 @@ def _proposal(
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 1)
-
-
-def _deadline_words(facts: PlanFacts) -> str:
-    if facts.time_left_s is None:
-        return ""
-    hours = facts.time_left_s / 3600
-    return (
-        f", {hours:.1f} h to the deadline" if abs(hours) >= 2 else f", {facts.time_left_s / 60:.0f} min to the deadline"
-    )

@@ -10,7 +10,7 @@ from django.db.models import F
 
 from jobs.errors import StaleWrite
 from jobs.models import Decision, Job, Team
-from jobs.scheduler.autonomy import autonomy_verdict
+from jobs.scheduler.autonomy import Usage, autonomy_verdict
 from jobs.scheduler.proposal import Proposal
 from jobs.services.events import SYSTEM, Actor, event_append
 from jobs.services.rules import needs_two, rule_for, rule_usage
@@ -38,7 +38,7 @@ def decision_propose(
     verdict = autonomy_verdict(
         autonomy=rule.autonomy,
         limits=rule.limits,
-        usage=rule_usage(rule=rule, job=job, now=now),
+        usage=rule_usage(rule=rule, job=job, now=now) if rule.limits else Usage(),
         price_usd=proposal.price_usd,
         num_samples=int(proposal.args.get("count", 0)),
         confidence=proposal.confidence,

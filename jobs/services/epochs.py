@@ -10,6 +10,7 @@ from typing import Any
 from forecasting.outlook import Band, Outlook
 from jobs.models import Decision, PlanPoint, PlanState
 from jobs.scheduler import procurement
+from jobs.scheduler.on_demand import on_demand_proposal, with_if_no
 from jobs.scheduler.planner import PlanFacts, Wish
 from jobs.scheduler.procurement import MACHINES, ON_DEMAND, Settings, Standing
 from jobs.selectors.planning import JobRows
@@ -83,14 +84,12 @@ def _asked(one: Planned, ask: Ask, now: dt.datetime) -> Decision | None:
     """Ask for on-demand, unless the same is asked already or was refused a moment ago."""
     if one.rows.refused is not None:
         return None
-    proposal = procurement.on_demand_proposal(
-        one.facts, ask.wish, one.today, one.standing, one.limits, standby=ask.standby
-    )
+    proposal = on_demand_proposal(one.facts, ask.wish, one.today, one.standing, one.limits, standby=ask.standby)
     numbers = ("on_demand", "up_to")
     for standing in one.rows.asks:
         if standing.subject == ON_DEMAND and all(standing.args.get(n) == proposal.args.get(n) for n in numbers):
             return None
-    proposal = procurement.with_if_no(proposal, ask.wish, one.without())
+    proposal = with_if_no(proposal, ask.wish, one.without())
     first_usd = (one.rows.state.plan if one.rows.state else {}).get("first_cost_usd")
     if first_usd is not None and ask.wish.cost is not None:
         total = one.facts.spent_usd + ask.wish.cost.expected

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from forecasting.outlook import Band
+from jobs.scheduler.on_demand import on_demand_proposal, waiting_usd_per_hour
 from jobs.scheduler.planner import PlanFacts, SpotQuote, Wish
 from jobs.scheduler.procurement import (
     Settings,
@@ -15,8 +16,6 @@ from jobs.scheduler.procurement import (
     limited,
     machines_proposal,
     needs_asking,
-    on_demand_proposal,
-    waiting_usd_per_hour,
     with_less_spot,
     without_new_on_demand,
 )
