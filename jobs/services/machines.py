@@ -11,7 +11,8 @@ from django.db import transaction
 
 from jobs.errors import StaleWrite
 from jobs.machines import MOVES, ORPHAN, TAKEN
-from jobs.models import Attempt, Instance, Job, Offer, Placement, Quote, Team
+from jobs.models import Attempt, Instance, Job, Offer, Placement, Team
+from jobs.selectors.reserves import price_now
 from jobs.services.commands import command_issue
 from jobs.services.events import event_append
 from jobs.services.instances import instance_terminating
@@ -35,8 +36,6 @@ class MachineFacts:
 
 def machine_request(*, job: Job, offer: Offer, claim: str, now: dt.datetime) -> Instance:
     """Note the wish for a machine before it is made. Once per `claim`; it costs from the moment at which the provider starts it."""
-    quotes = Quote.objects.filter(offer=offer, price_usd_per_hour__isnull=False).order_by("-at")
-    price = quotes.values_list("price_usd_per_hour", flat=True).first()
     instance, is_new = Instance.objects.get_or_create(
         claim=claim,
         defaults={
@@ -46,7 +45,7 @@ def machine_request(*, job: Job, offer: Offer, claim: str, now: dt.datetime) -> 
             "backend": offer.provider,
             "kind": "spot" if offer.is_spot else "on_demand",
             "num_gpus": offer.num_gpus or 1,
-            "price_usd_per_hour": price or Decimal(0),
+            "price_usd_per_hour": price_now(offer),
             "status": "requested",
             "created_at": now,
             "status_at": now,

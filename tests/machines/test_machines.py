@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone
 
 from jobs.machines import ORPHAN, TAKEN
-from jobs.models import Event, Instance
+from jobs.models import Event, Instance, Team
 from jobs.selectors.costs import instance_cost_usd, job_costs_usd
 from jobs.selectors.ledger import ledger_of
 from jobs.selectors.machines import holdings
@@ -200,3 +200,23 @@ def test_a_machine_that_is_nobodys_is_shown_counted_and_ended_and_those_of_other
     theirs = provider.client.describe("theirs")
     assert theirs is not None
     assert theirs["status"] in ("pending", "running")
+
+
+def test_two_jobs_share_the_quota_of_their_team_and_a_spent_budget_buys_nothing(provider: Provider) -> None:
+    one, two = planned_job(), planned_job()
+    Team.objects.filter(pk=one.team_id).update(max_gpus=3)
+    type(two).objects.filter(pk=two.pk).update(team=one.team_id)
+    orders = [order(one, "procure", 2), order(two, "procure", 2)]
+    for _ in range(3):
+        turn()
+    assert (len(machines(one)), len(machines(two))) == (2, 1)
+    orders[1].refresh_from_db()
+    assert "team quota: 3 of 3 GPUs" in orders[1].error
+
+    type(one).objects.filter(pk=one.pk).update(budget_usd=Decimal("0.50"))
+    last = order(one, "procure", 3)
+    Team.objects.filter(pk=one.team_id).update(max_gpus=None)
+    turn()
+    last.refresh_from_db()
+    assert "budget:" in last.error
+    assert len(machines(one)) == 2

@@ -13,7 +13,7 @@ import datetime as dt
 from django.db import transaction
 
 from jobs.machines import ALLOCATIONS, is_planned
-from jobs.models import Attempt, Directive, Instance, Job, Offer
+from jobs.models import Attempt, Directive, Instance, Job, Offer, Team
 from jobs.selectors.machines import (
     ASKED,
     Target,
@@ -25,6 +25,7 @@ from jobs.selectors.machines import (
 )
 from jobs.selectors.offers import offer_to_ask
 from jobs.selectors.proofs import attempt_proof
+from jobs.selectors.reserves import refusal
 from jobs.services.commands import command_issue
 from jobs.services.decisions import decision_applied
 from jobs.services.directives import directive_issue
@@ -44,13 +45,13 @@ def allocate(work: Work) -> Result:
     target = _checked(work)
     if (newer := target_command(job=work.job)) is not None and newer.pk > work.command.pk:
         raise Permanent(f"A newer order took its place: {newer.kind} to {newer.args}.")
-    _ask(work, target)
+    refused = _ask(work, target)
     keep = machines_kept(job=work.job, target=target)
     missing = target.total - len(keep)
     if not (missing and _waits_for_all(work)):
         world_move(work, keep)
     if missing:
-        raise NotYet(_why_missing(work, missing), LOOK_AGAIN)
+        raise NotYet(_why_missing(work, missing, refused), LOOK_AGAIN)
     surplus = [m for m in _held(work.job) if m not in keep]
     num = machines_release(instances=surplus, now=work.now())
     _applied(work)
@@ -81,22 +82,25 @@ def _held(job: Job) -> list[Instance]:
     return list(machines_of(job=job).exclude(status__in=("terminating", "terminated")))
 
 
-def _ask(work: Work, target: Target) -> None:
-    """Note what is missing and bring it to the provider at once; the watch repeats it."""
+def _ask(work: Work, target: Target) -> str:
+    """Note what is missing and bring it to the provider at once; the watch repeats it. Returns why not all may be asked for."""
+    refused = ""
     with transaction.atomic():
-        Job.objects.select_for_update().get(pk=work.job.pk)  # two executions must not both see a gap
+        # Neither may two executions both see a gap, nor two jobs both see the last of a quota.
+        work.job.team = Team.objects.select_for_update().get(pk=work.job.team_id)
         held = [m for m in _held(work.job) if m.notice_at is None]
         for is_spot, wanted in ((True, target.spot), (False, target.on_demand)):
             there = [m for m in held if (m.kind == "spot") == is_spot]
             gap = wanted - len(_of_offer(there, target) if is_spot else there)
             for _ in range(max(0, gap)):
-                _request(work, target, is_spot)
+                refused = refused or _request(work, target, is_spot)
             unwanted = [m for m in there if m.status == "requested"][: max(0, -gap)]
             machines_release(instances=unwanted, now=work.now())
     try:
         machines_sync(rows=machines_of(job=work.job).filter(status__in=(*ASKED, "terminating")), now=work.now())
     except BackendError as error:
         raise Passing(str(error)) from error
+    return refused
 
 
 def _of_offer(machines: list[Instance], target: Target) -> list[Instance]:
@@ -104,13 +108,16 @@ def _of_offer(machines: list[Instance], target: Target) -> list[Instance]:
     return [m for m in machines if not target.offer or (m.offer and str(m.offer.uuid) == target.offer)]
 
 
-def _request(work: Work, target: Target, is_spot: bool) -> None:
-    """One more machine. Its token is new for each machine that this order asked for, and the same for each try to get it."""
+def _request(work: Work, target: Target, is_spot: bool) -> str:
+    """One more machine, or why not. Its token is new for each machine of this order, and the same for each try to get it."""
     offer: Offer | None = offer_to_ask(job=work.job, is_spot=is_spot, named=target.offer if is_spot else "")
     if offer is None:
         raise Permanent(f"No {'spot' if is_spot else 'on-demand'} offer is known that the job could use.")
+    if why := refusal(job=work.job, offer=offer, now=work.now()):
+        return why
     number = Instance.objects.filter(claim__startswith=work.command.uuid.hex).count()
     machine_request(job=work.job, offer=offer, claim=f"{work.command.uuid.hex}-{number}", now=work.now())
+    return ""
 
 
 def _waits_for_all(work: Work) -> bool:
@@ -120,10 +127,10 @@ def _waits_for_all(work: Work) -> bool:
     return work.now() - work.command.created_at < patience
 
 
-def _why_missing(work: Work, missing: int) -> str:
-    refused = [m for m in _held(work.job) if m.status == "requested" and m.asked.get("answer")]
-    said = f": {refused[-1].asked['answer']}" if refused else ""
-    return f"Waits for {missing} machine{'s' if missing > 1 else ''}{said}."
+def _why_missing(work: Work, missing: int, refused: str) -> str:
+    answers = [m.asked["answer"] for m in _held(work.job) if m.status == "requested" and m.asked.get("answer")]
+    said = [why for why in (refused, *answers[-1:]) if why]
+    return f"Waits for {missing} machine{'s' if missing > 1 else ''}{': ' + '; '.join(said) if said else ''}."
 
 
 def _applied(work: Work) -> None:
