@@ -78,8 +78,8 @@ class MixtureControls:
         return f"revision {args.get('number') or args.get('revision')} of {args.get('shard')}"
 
     def take_past_data(self, past: Iterable[JournalEntry]) -> None:
-        """Samples of changes that the loaded mixture already knows. Shares that were made for another world are dropped."""
-        if len(self.shares) != self._trainer.session.world_size:
+        """Samples of changes that the loaded mixture already knows. Shares that do not fit these ranks are dropped."""
+        if len(self.shares) != self._trainer.session.world_size or not self._trainer.ranks_are_free:
             self.shares = ()
         for entry in past:
             if entry.directive.action == "add_shard":

@@ -63,7 +63,9 @@ def test_a_rebalance_shares_the_same_batch_out_anew_and_outlives_a_stop_in_the_s
     journal = folder / "early" / "journal"
     journal.mkdir(parents=True, exist_ok=True)
     directive = {key: SHARES[key] for key in ("id", "action", "args", "not_before_step")}
-    (journal / "000000.json").write_text(json.dumps({"step": 1, "directive": directive, "has_data": False}))
+    for number, args in enumerate([SHARES["args"], {"shares": {"0": 1, "1": 3}}]):
+        entry = {"step": 1 + number, "directive": directive | {"id": f"d{number}", "args": args}, "has_data": False}
+        (journal / f"{number:06d}.json").write_text(json.dumps(entry))
     other = run_world(3, train_each, [*moved, {"config": _config(folder, "early", resume=True)}], folder=folder)
 
     for at, mode in enumerate(modes):
