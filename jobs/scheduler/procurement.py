@@ -121,7 +121,7 @@ def machines_proposal(
     moves = bool(offer and standing.spot and standing.offer and offer != standing.offer)
     if (wish.spot, wish.on_demand) == (standing.spot, standing.on_demand) and not moves:
         return None
-    if not _may_change(wish, standing, settings):
+    if not _may_change(facts, wish, standing, settings):
         return None
     kind = _kind(wish, standing, moves)
     now, then = allocation_words(standing.spot, standing.on_demand), allocation_words(wish.spot, wish.on_demand)
@@ -131,11 +131,12 @@ def machines_proposal(
     return proposal_of(facts, wish, standing, kind, MACHINES, sentence, {**allocation_args(wish, offer)})
 
 
-def _may_change(wish: Wish, standing: Standing, settings: Settings) -> bool:
-    """Hysteresis: nothing for a while after a change, and at most so many in the window."""
+def _may_change(facts: PlanFacts, wish: Wish, standing: Standing, settings: Settings) -> bool:
+    """Hysteresis: nothing for a while after a change, at least two changeovers, and at most so many in the window."""
     if standing.is_urgent or wish.rule in URGENT or not standing.size:
         return True
-    return standing.since_change_s >= settings.min_run_s and standing.num_changes < settings.max_changes
+    rest_s = max(settings.min_run_s, 2 * facts.changeover_s)
+    return standing.since_change_s >= rest_s and standing.num_changes < settings.max_changes
 
 
 def _kind(wish: Wish, standing: Standing, moves: bool) -> str:

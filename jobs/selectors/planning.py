@@ -15,9 +15,11 @@ from jobs.models import Attempt, Command, Decision, Instance, Job, Offer, PlanSt
 from jobs.scheduler.procurement import KINDS, RULE
 from jobs.selectors.costs import instance_cost_usd
 from jobs.selectors.market import offers_with_latest
+from jobs.selectors.plans import SAME
 
 ACTIVE = ("queued", "running", "recovering")
 MIN_STEPS = 5  # of an attempt, before its pace is believed
+MAX_ALIKE = 2_000
 ASKED = ("requested", "provisioning")
 
 
@@ -36,6 +38,9 @@ class JobRows:
     refused: Decision | None = None  # on-demand that a person said no to in the last while
     cover: Decision | None = None  # the newest approval of on-demand machines
     spent_usd: float = 0.0
+    alike: list[Attempt] = field(
+        default_factory=list
+    )  # attempts of other jobs with the same settings, where it has no pace
 
     def held(self, kind: str) -> int:
         """Machines that run and are under no notice."""
@@ -62,7 +67,7 @@ class JobRows:
 
 def planned_jobs() -> list[Job]:
     """Active jobs whose machines are planned, first those that come first: by priority, then by age. One query."""
-    rows = Job.objects.filter(status__in=ACTIVE, config__resources__spot_policy__in=SPOT_POLICIES)
+    rows = Job.objects.filter(status__in=ACTIVE, backend="local", config__resources__spot_policy__in=SPOT_POLICIES)
     return list(rows.select_related("team", "plan_state").defer("report").order_by("-priority", "submitted_at", "pk"))
 
 
@@ -71,7 +76,7 @@ def plans_waiting(*, now: dt.datetime) -> bool:
     active = Job.objects.filter(status__in=ACTIVE)
     if active.filter(plan_state__due_at__lte=now).exists():
         return True
-    return active.filter(plan_state=None, config__resources__spot_policy__in=SPOT_POLICIES).exists()
+    return active.filter(plan_state=None, backend="local", config__resources__spot_policy__in=SPOT_POLICIES).exists()
 
 
 def job_rows(*, jobs: Sequence[Job], now: dt.datetime, since: dt.datetime) -> dict[int, JobRows]:
@@ -92,7 +97,32 @@ def job_rows(*, jobs: Sequence[Job], now: dt.datetime, since: dt.datetime) -> di
     for command in open_orders.order_by("id"):
         found[command.job_id].target = command
     _decisions(found, since)
+    _alike(found)
     return found
+
+
+def _alike(found: dict[int, JobRows]) -> None:
+    """For jobs that have shown nothing yet: what the team's jobs with the same model and settings have. One query."""
+    blank = [rows for rows in found.values() if not any(_shows_pace(a) for a in rows.attempts)]
+    if not blank:
+        return
+    teams, models = {rows.job.team_id for rows in blank}, {rows.job.model for rows in blank}
+    seen = Attempt.objects.filter(job__team__in=teams, job__model__in=models, last_step__gte=MIN_STEPS)
+    by_kind: dict[tuple[object, ...], list[Attempt]] = defaultdict(list)
+    for attempt in seen.filter(running_at__isnull=False).select_related("job").order_by("-id")[:MAX_ALIKE]:
+        if _shows_pace(attempt):
+            by_kind[_kind(attempt.job)].append(attempt)
+    for rows in blank:
+        rows.alike = [a for a in by_kind[_kind(rows.job)] if a.job_id != rows.job.pk][:20]
+
+
+def _kind(job: Job) -> tuple[object, ...]:
+    return job.team_id, job.model, *(job.training.get(name) for name in SAME)
+
+
+def _shows_pace(attempt: Attempt) -> bool:
+    done = attempt.last_step + 1 - attempt.start_step
+    return attempt.running_at is not None and bool(attempt.ended_at or attempt.heartbeat_at) and done >= MIN_STEPS
 
 
 def _machines(found: dict[int, JobRows], now: dt.datetime) -> None:
@@ -165,23 +195,34 @@ def step_times(rows: JobRows) -> tuple[dict[int, float], tuple[int, float] | Non
     now: tuple[int, float] | None = None
     known: list[float] = []
     for attempt in rows.attempts:
-        done = attempt.last_step + 1 - attempt.start_step
-        until = attempt.ended_at or attempt.heartbeat_at
-        if attempt.running_at is None or until is None or done < MIN_STEPS:
+        if not _shows_pace(attempt):
             continue
-        mean_s = max(1e-6, (until - attempt.running_at).total_seconds() / done)
-        measured[attempt.world_size] = mean_s
+        measured[attempt.world_size] = mean_s = _mean_s(attempt)
         if attempt is rows.attempts[-1] and attempt.ended_at is None:
             recent_s = rows.step_time_s or mean_s
             now, known = (attempt.world_size, recent_s), [recent_s, mean_s]
-    return measured, now, known or list(measured.values())[-1:]
+    if measured:
+        return measured, now, known or list(measured.values())[-1:]
+    others: dict[int, list[float]] = defaultdict(list)
+    for attempt in rows.alike:
+        others[attempt.world_size].append(_mean_s(attempt))
+    times = max(others.values(), key=len, default=[])
+    return {size: median(seen) for size, seen in others.items()}, None, [*times, 1.2 * max(times)] if times else []
+
+
+def _mean_s(attempt: Attempt) -> float:
+    until = attempt.ended_at or attempt.heartbeat_at
+    assert until is not None
+    assert attempt.running_at is not None
+    done = attempt.last_step + 1 - attempt.start_step
+    return max(1e-6, (until - attempt.running_at).total_seconds() / done)
 
 
 def changeover_of(rows: JobRows) -> float | None:
-    """Seconds from the order of an attempt to its first report, in the middle of the job's attempts."""
+    """Seconds from the order of an attempt to its first report, in the middle of the attempts of the job or of those like it."""
     lost = [
         (attempt.running_at - attempt.created_at).total_seconds()
-        for attempt in rows.attempts
+        for attempt in (rows.attempts or rows.alike)
         if attempt.running_at is not None and attempt.running_at >= attempt.created_at
     ]
     return median(lost) if lost else None

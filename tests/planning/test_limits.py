@@ -198,6 +198,21 @@ def test_a_job_without_a_known_pace_starts_on_the_spot_there_is() -> None:
     assert state(job).plan["chance"] is None
 
 
+def test_what_jobs_alike_have_shown_counts_until_a_job_shows_its_own_pace() -> None:
+    make_market(spot=4)
+    team = make_team()
+    twin = planned_job(team, step_time_s=None, hours=None)
+    train(twin, workers=2, steps=50, step_time_s=10.0)
+    Job.objects.filter(pk=twin.pk).update(status="succeeded")
+    job = planned_job(team, step_time_s=None, hours=6.0)
+    other = planned_job(team, step_time_s=None, hours=6.0, training={"global_batch": 64})
+    plans_tick(now=NOW)
+    pace = state(job).plan["step_time_1_s"] * (0.1 + 0.9 / 2)
+    assert pace == pytest.approx(10.0)
+    assert state(job).plan["changeover_s"] == 30.0
+    assert state(other).plan["step_time_1_s"] is None
+
+
 def test_the_cheaper_zone_with_room_is_taken_and_a_small_difference_moves_nobody() -> None:
     dear, cheap = make_market(spot=4, zone="dear", price=1.2), make_market(spot=4, zone="cheap", price=1.1)
     job = planned_job(hours=6.0)
