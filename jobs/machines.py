@@ -14,8 +14,8 @@ def spot_policy(job: Job) -> str:
 
 
 def is_planned(job: Job) -> bool:
-    """Whether machines are bought and given back for the job by decisions."""
-    return bool(spot_policy(job))
+    """Whether machines are bought and given back for the job by decisions. A cluster hands out its nodes itself."""
+    return job.backend == "local" and bool(spot_policy(job))
 
 
 # Orders whose arguments are the wanted numbers of machines; the newest one of a job is its target.

@@ -257,6 +257,17 @@ DEPLOYMENT = env.str("COUNTERFLOW_DEPLOYMENT", default=hashlib.sha256(SECRET_KEY
 ALLOW_JOB_COMMANDS = env.bool("COUNTERFLOW_ALLOW_JOB_COMMANDS", default=False)
 GPU_GIB = env.float("COUNTERFLOW_GPU_GIB", default=80.0)  # memory of one GPU, for plans
 LOCAL_USD_PER_HOUR = env.float("COUNTERFLOW_LOCAL_USD_PER_HOUR", default=0.0)  # price of one worker on this machine
+# Where processes run; the first is taken where a job names none. Prices are of one worker. See docs/backends.md.
+BACKENDS = tuple(env.list("COUNTERFLOW_BACKENDS", default=["local"]))
+CLUSTERS = {"slurm": "COUNTERFLOW_SLURM", "kubernetes": "COUNTERFLOW_KUBE"}
+CLUSTER_USD_PER_HOUR = {
+    name: {
+        "on_demand": env.float(f"{prefix}_USD_PER_HOUR", default=0.0),
+        "spot": env.float(f"{prefix}_SPOT_USD_PER_HOUR", default=env.float(f"{prefix}_USD_PER_HOUR", default=0.0)),
+    }
+    for name, prefix in CLUSTERS.items()
+}
+CLUSTER_GPUS_PER_WORKER = {name: env.int(f"{prefix}_GPUS_PER_WORKER", default=0) for name, prefix in CLUSTERS.items()}
 # The planner: a slot of its programme, and how often a planned job is looked at when nothing asks for it.
 PLAN_SLOT_S = env.float("COUNTERFLOW_PLAN_SLOT_S", default=300.0)
 PLAN_EVERY_S = env.float("COUNTERFLOW_PLAN_EVERY_S", default=300.0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from django.conf import settings
 
@@ -12,6 +14,16 @@ from trainer_client.backends import Backend, get_backend
 
 @cache
 def backend_named(name: str) -> Backend:
-    """The backend called `name`. Raises `BackendError` naming the known ones."""
-    options = {"root": Path(settings.VAR_DIR) / "local"} if name == "local" else {}
-    return get_backend(name, **options)
+    """The backend called `name`. Raises `BackendError` naming the known ones, or what is not set up."""
+    return get_backend(name, **_options(name))
+
+
+def _options(name: str) -> dict[str, Any]:
+    """What a backend cannot read from its own variables."""
+    if name == "local":
+        return {"root": Path(settings.VAR_DIR) / "local"}
+    if name == "kubernetes":
+        from trainer_client.backends.kubernetes_backend import place_from
+
+        return {"place": place_from({**os.environ, "COUNTERFLOW_VAR_DIR": str(settings.VAR_DIR)})}
+    return {}

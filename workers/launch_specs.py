@@ -7,6 +7,7 @@ import sys
 
 from django.conf import settings
 
+from jobs.clusters import spot_wish
 from jobs.models import Attempt, Job
 from jobs.services.jobs import TRAINING_CHOICES, TRAINING_RANGES
 from trainer_client.backends import LaunchSpec
@@ -39,6 +40,7 @@ def launch_spec(attempt: Attempt) -> LaunchSpec:
         run_dir=str(folder),
         grace_s=GRACE_S,
         tags={"counterflow": settings.DEPLOYMENT, "job": str(attempt.job.uuid), "attempt": str(attempt.uuid)},
+        spot=spot_wish(attempt.job),
     )
 
 

@@ -12,9 +12,9 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
+from jobs.clusters import backends
 from jobs.models import Attempt
 from jobs.services.instances import attempt_place
-from jobs.services.jobs import BACKENDS
 from trainer_client.backends import Backend, BackendError
 from workers.backend_access import backend_named
 from workers.celery_app import app
@@ -32,7 +32,7 @@ YOUNG = dt.timedelta(minutes=2)  # a launch may be about to note its handle itse
 @once_per_slot("orphans")
 def orphans() -> None:
     """Look through every backend."""
-    for name in BACKENDS:
+    for name in backends():
         try:
             orphans_sweep(backend=backend_named(name), now=timezone.now())
         except BackendError as error:

@@ -21,6 +21,7 @@ from jobs.states import ATTEMPT_LIVE, JOB_OVER, NEXT
 from trainer_client.backends import BackendError, Observation
 from workers.backend_access import backend_named
 from workers.celery_app import app
+from workers.clusters import cluster_look, heard_from_on, waits_in_queue
 from workers.endings import attempt_conclude, is_over
 from workers.machines import held_rows, machines_sync
 from workers.periodic import once_per_slot
@@ -66,7 +67,8 @@ def attempt_watch(*, attempt: Attempt, now: dt.datetime) -> str:
         _look_at_machines(attempt, now)
         attempt_conclude(attempt=attempt, observed=observed, now=now)
         return "over"
-    reason = _why_stop(attempt, now)
+    cluster_look(attempt=attempt, observed=observed, now=now)
+    reason = _why_stop(attempt, observed, now)
     if reason is None:
         return str(observed.state)
     _order_stop(attempt, reason, now)
@@ -80,7 +82,7 @@ def _look_at_machines(attempt: Attempt, now: dt.datetime) -> None:
         machines_sync(rows=held_rows().filter(pk__in=ids), now=now)
 
 
-def _why_stop(attempt: Attempt, now: dt.datetime) -> str | None:
+def _why_stop(attempt: Attempt, observed: Observation, now: dt.datetime) -> str | None:
     """Why a run that is still there ought not to be, or None."""
     if attempt.job.status in JOB_OVER and attempt.status in ATTEMPT_LIVE:
         return f"The job is {attempt.job.status}."
@@ -89,7 +91,9 @@ def _why_stop(attempt: Attempt, now: dt.datetime) -> str | None:
         return "It has said its last word but does not end." if lingers else None
     if attempt.job.attempts.filter(fence__gt=attempt.fence).exists():
         return "A newer attempt exists."
-    silent_since = attempt.heartbeat_at or attempt.created_at
+    if waits_in_queue(attempt, observed):
+        return None
+    silent_since = attempt.heartbeat_at or heard_from_on(attempt)
     if now - silent_since > dt.timedelta(seconds=settings.ATTEMPT_SILENT_S):
         return f"No sign of life since {silent_since:%H:%M:%S} UTC: a rank hangs, or the server cannot be reached from there."
     return None

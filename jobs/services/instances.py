@@ -51,6 +51,27 @@ def instance_running(*, instance: Instance, now: dt.datetime, provider_id: str =
         state_move(instance, "running", now=now, text=f"{instance.backend} machine runs.")
 
 
+def instance_waits(*, instance: Instance, provider_id: str = "", detail: str = "") -> None:
+    """Why it does not run yet, in the words of the cluster; the number by which the cluster knows it. Not a status."""
+    changed = {"provider_id": provider_id or instance.provider_id, "detail": detail[:500]}
+    if any(getattr(instance, name) != value for name, value in changed.items()):
+        Instance.objects.filter(pk=instance.pk).update(**changed)
+
+
+def instance_started(*, instance: Instance, now: dt.datetime, kind: str, price_usd_per_hour: decimal.Decimal) -> None:
+    """A cluster has given the nodes: cost begins here, at this price. Harmless to repeat."""
+    if instance.status == "requested":
+        state_move(instance, "provisioning", now=now, text=f"{instance.backend} nodes given.")
+    if instance.status == "provisioning":
+        fields: dict[str, Any] = {
+            "kind": kind,
+            "price_usd_per_hour": price_usd_per_hour,
+            "started_at": now,
+            "detail": "",
+        }
+        state_move(instance, "running", now=now, text=f"{instance.backend} nodes run.", **fields)
+
+
 def instance_terminating(*, instance: Instance, now: dt.datetime) -> None:
     """Its end has been asked for; it goes on costing. Harmless to repeat."""
     if instance.status in ("requested", "provisioning", "running"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings as django_settings
 from django.db import transaction
 
+from jobs.clusters import backends
 from jobs.errors import Conflict, Invalid, StaleWrite
 from jobs.machines import SPOT_POLICIES
 from jobs.models import Dataset, Job, JobShard
@@ -22,7 +23,6 @@ from jobs.states import JOB_OVER
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
-BACKENDS = ("local",)
 RULE_SETTINGS: dict[str, Any] = {shard_loss.RULE: shard_loss.Settings(), straggler.RULE: straggler.Settings()}
 TRAINING_DEFAULTS: dict[str, Any] = {
     "global_batch": 16,
@@ -77,23 +77,23 @@ def snapshot_settings(config: dict[str, Any]) -> dict[str, Any]:
     return {} if every is None else {"snapshot_every": every}
 
 
-def job_file_checked(config: dict[str, Any], training: dict[str, Any]) -> None:
+def job_file_checked(config: dict[str, Any], training: dict[str, Any], backend: str = "local") -> None:
     """Raise `Invalid` for parts of a job file that could not be honoured here: nothing that was asked for is silently dropped."""
     errors: dict[str, list[str]] = {}
     resources = config.get("resources") or {}
     for name in ("gpu", "max_price", "regions"):
         if resources.get(name):
-            errors[f"resources.{name}"] = ["The local backend runs on this machine only; leave this out."]
-    if resources.get("spot_policy") not in (
-        None,
-        "on-demand",
-        "auto",
-        *(SPOT_POLICIES if django_settings.MARKET else ()),
-    ):
-        known = f"{', '.join(SPOT_POLICIES)}, on-demand or auto" if django_settings.MARKET else "on-demand or auto"
+            errors[f"resources.{name}"] = [
+                "The local backend runs on this machine only; leave this out."
+                if backend == "local"
+                else f"Where {backend} places workers is its operator's to say; leave this out."
+            ]
+    policies = SPOT_POLICIES if django_settings.MARKET or backend != "local" else ()
+    if resources.get("spot_policy") not in (None, "on-demand", "auto", *policies):
+        known = f"{', '.join(policies)}, on-demand or auto" if policies else "on-demand or auto"
         errors["resources.spot_policy"] = [f"No machines of this policy can be had here: {known}."]
     if (config.get("snapshot") or {}).get("uri"):
-        errors["snapshot.uri"] = ["The local backend keeps snapshots in the job's own folder; leave this out."]
+        errors["snapshot.uri"] = [f"The {backend} backend keeps snapshots in the job's own folder; leave this out."]
     if (config.get("snapshot") or {}).get("fidelity", FIDELITIES[0]) not in FIDELITIES:
         errors["snapshot.fidelity"] = [f"One of {', '.join(FIDELITIES)}."]
     if (config.get("snapshot") or {}).get("fidelity") == "exact" and training.get("parallel") == "fsdp":
@@ -141,7 +141,7 @@ def job_create(
     deadline: dt.datetime | None = None,
     budget_usd: Any = None,
     priority: int = 0,
-    backend: str = "local",
+    backend: str = "",
     num_workers: int = 1,
     goal_loss: float | None = None,
     training: dict[str, Any] | None = None,
@@ -149,9 +149,9 @@ def job_create(
     config: dict[str, Any] | None = None,
 ) -> Job:
     """A draft. Each shard enters with its newest revision; `weights` (by shard key) overrides the dataset's weights."""
-    config = config or {}
+    config, backend = config or {}, backend or backends()[0]
     settings = training_checked({**snapshot_settings(config), **(training or {})})
-    job_file_checked(config, settings)
+    job_file_checked(config, settings, backend)
     _check_job(name, model, goal_steps, num_workers, backend, deadline, now, settings)
     job = Job.objects.create(
         team=dataset.team,
@@ -201,8 +201,8 @@ def _check_job(
         errors["num_workers"] = ["From 1 to 4,096 workers."]
     elif training["global_batch"] < num_workers:
         errors["num_workers"] = [f"At most one worker per sample: the global batch has {training['global_batch']}."]
-    if backend not in BACKENDS:
-        errors["backend"] = [f"One of {', '.join(BACKENDS)}."]
+    if backend not in backends():
+        errors["backend"] = [f"One of {', '.join(backends())}. More are offered by COUNTERFLOW_BACKENDS."]
     if deadline is not None and deadline <= now:
         errors["deadline"] = ["The deadline has passed already."]
     if errors:

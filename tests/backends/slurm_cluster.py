@@ -127,7 +127,7 @@ class SlurmCluster:
 def _ended(daemon: subprocess.Popen[bytes]) -> None:
     daemon.send_signal(signal.SIGTERM)
     try:
-        daemon.wait(10)
+        daemon.wait(3)
     except subprocess.TimeoutExpired:
         daemon.kill()
         daemon.wait()

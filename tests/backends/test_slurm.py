@@ -41,6 +41,16 @@ def test_a_job_that_waits_says_why_and_can_be_stopped(slurm: Bench, slurm_cluste
     assert "before it started: cancelled" in seen.detail
 
 
+def test_a_job_that_starts_between_two_looks_is_not_taken_for_requeued(slurm: Bench) -> None:
+    """The queue as it was a moment ago says that the job waits; its folder says that it runs."""
+    slurm.backend._queue.fresh_s = 60.0  # type: ignore[attr-defined]
+    handle = slurm.launch(WAIT)
+    slurm.backend.poll(handle)
+    slurm.ready()
+    assert slurm.backend.poll(handle).state == "running"
+    slurm.backend._queue.fresh_s = 0.1  # type: ignore[attr-defined]
+
+
 def test_a_job_whose_submitter_died_is_found_by_its_claim(slurm: Bench) -> None:
     handle = slurm.launch(WAIT)
     noted = Path(handle["folder"]) / "handle.json"

@@ -73,6 +73,8 @@ class WorkerObservation:
 class Observation:
     """What a poll saw. `result` is the completion marker of rank 0; it is believed before the exit code.
 
+    `spot`: whether it runs where others can take the node back, if the engine says so.
+
     `exited`: all processes have ended and the end is known. `lost`: they are gone, and nothing tells how they ended.
     """
 
@@ -82,6 +84,7 @@ class Observation:
     result: dict[str, Any] | None = None
     detail: str = ""
     failure_class: str | None = None
+    spot: bool | None = None
 
     def __post_init__(self) -> None:
         if self.state not in STATES:

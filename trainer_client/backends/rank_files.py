@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,9 @@ def conclude(folder: Path, num_workers: int, *, said: str, known: Mapping[int, i
 
     `said`: the engine's own words, for a launch that left none; `known`: exit codes that it saw, for ranks that left none.
     """
+    for looked_at in (run_dir_of(folder), folder / "ranks"):  # network file systems remember what was not there
+        if looked_at.is_dir():
+            os.listdir(looked_at)
     records = rank_records(folder, num_workers)
     for record in records:
         if record.get("exit_code") is None and (known or {}).get(record["rank"], 0):

@@ -127,6 +127,9 @@ class SlurmBackend:
         folder, num_workers = Path(handle["folder"]), int(handle["num_workers"])
         job = self._queue.job(handle["id"], handle["claim"])
         has_started = (folder / "started.json").exists()
+        if has_started and job is not None and job.state in PENDING:
+            self._queue.forget()  # it may have started since the queue was looked at
+            job = self._queue.job(handle["id"], handle["claim"])
         if job is not None and job.state in PENDING:
             if has_started:
                 return Observation("lost", detail=f"Slurm took job {job.id} back into its queue ({job.reason})")
@@ -135,7 +138,8 @@ class SlurmBackend:
             workers = observe(folder, num_workers, alive=True)
             if not has_started or not any(worker.pid for worker in workers):
                 return Observation("starting", workers, detail=f"job {job.id} starts on {job.nodes}")
-            return Observation("running", workers, result=result_of(folder), detail=_where(job))
+            is_spot = bool(self.spot_partition) and job.partition == self.spot_partition
+            return Observation("running", workers, result=result_of(folder), detail=_where(job), spot=is_spot)
         return conclude(folder, num_workers, said=_end_in_words(handle, job, has_started))
 
     def stop(self, handle: Handle, grace_s: float) -> None:

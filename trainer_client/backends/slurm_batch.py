@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 from trainer_client.backends.base import LaunchSpec
-from trainer_client.backends.rank_files import read_json, run_dir_of
+from trainer_client.backends.rank_files import rank_records, read_json, run_dir_of
 from trainer_client.journal import write_durably
-from trainer_client.protocol import EXIT_SUPERSEDED
+from trainer_client.protocol import CLEAN_EXITS, EXIT_SUPERSEDED
 
 LOOK_S = 0.25
 KILL_WAIT_S = 15.0
@@ -35,7 +35,8 @@ def main(folder_name: str) -> int:
         marker.replace(marker.with_name("result-before.json"))
     code = 0 if (folder / "stop.json").exists() else _srun(folder, spec)
     write_durably(folder / "ended.json", json.dumps({"srun": code, "ended_at": time.time()}).encode())
-    return 0 if code == 0 else 1
+    ends = [record.get("exit_code") for record in rank_records(folder, spec.num_workers)]
+    return 0 if code == 0 or all(end in CLEAN_EXITS for end in ends) else 1
 
 
 def _first_start(folder: Path) -> bool:

@@ -45,6 +45,7 @@ class QueuedJob:
     claim: str
     folder: str
     nodes: str
+    partition: str
     tags: dict[str, str] = field(default_factory=dict)
 
 
@@ -128,11 +129,12 @@ def _pick(jobs: list[QueuedJob], job_id: str, claim: str) -> QueuedJob | None:
 
 
 def _squeue() -> list[QueuedJob]:
-    shown = slurm("squeue", "--me", "--noheader", "--all", "--states=all", "--format=%i|%T|%j|%k|%r|%N|%Z")
+    shown = slurm("squeue", "--me", "--noheader", "--all", "--states=all", "--format=%i|%T|%j|%k|%r|%N|%P|%Z")
     jobs = []
     for line in shown.splitlines():
-        parts = line.split("|", 6)
-        if len(parts) == 7 and parts[2].startswith(PREFIX):
-            number, state, name, comment, reason, nodes, folder = parts
-            jobs.append(QueuedJob(number, state, reason, name.removeprefix(PREFIX), folder, nodes, tags_of(comment)))
+        parts = line.split("|", 7)
+        if len(parts) == 8 and parts[2].startswith(PREFIX):
+            number, state, name, comment, reason, nodes, partition, folder = parts
+            claim = name.removeprefix(PREFIX)
+            jobs.append(QueuedJob(number, state, reason, claim, folder, nodes, partition, tags_of(comment)))
     return jobs

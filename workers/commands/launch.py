@@ -12,12 +12,19 @@ import time
 from django.conf import settings
 from django.db import transaction
 
+from jobs.clusters import cluster_gpus, on_cluster
 from jobs.machines import is_planned
 from jobs.models import Attempt, Job, Snapshot
 from jobs.services.attempts import attempt_finish, attempt_open
 from jobs.services.commands import command_note
 from jobs.services.events import SYSTEM
-from jobs.services.instances import attempt_place, instance_request, instance_running, instance_terminated
+from jobs.services.instances import (
+    attempt_place,
+    instance_request,
+    instance_running,
+    instance_terminated,
+    instance_waits,
+)
 from jobs.services.machines import machines_place
 from jobs.services.tokens import token_create
 from jobs.states import ATTEMPT_LIVE, JOB_OVER
@@ -39,11 +46,21 @@ def launch(work: Work) -> Result:
         return {"skipped": f"the job is {work.job.status}"}
     if attempt.status not in ATTEMPT_LIVE:
         return {"attempt": str(attempt.uuid), "skipped": f"the attempt is {attempt.status}"}
-    backend = backend_named(work.job.backend)
+    backend = _backend(work, attempt)
     _predecessors_gone(work, attempt, backend)
     _lay_out(work, attempt)
     _start(work, attempt, backend)
     return {"attempt": str(attempt.uuid)}
+
+
+def _backend(work: Work, attempt: Attempt) -> Backend:
+    """The job's backend. One that is not set up here ends the job with what is missing."""
+    try:
+        return backend_named(work.job.backend)
+    except BackendError as error:
+        if error.permanent:
+            _give_up(work, attempt, str(error))
+        raise Passing(str(error)) from error
 
 
 def _opened(work: Work) -> Attempt | None:
@@ -114,9 +131,9 @@ def _start(work: Work, attempt: Attempt, backend: Backend) -> None:
         attempt=attempt,
         claim=spec.claim,
         backend=work.job.backend,
-        kind="local" if work.job.backend == "local" else "on_demand",
-        num_gpus=num_gpus_held(work.job),
-        price_usd_per_hour=decimal.Decimal(str(settings.LOCAL_USD_PER_HOUR)) * attempt.world_size,
+        kind="on_demand" if on_cluster(work.job) else "local",
+        num_gpus=_num_gpus(attempt),
+        price_usd_per_hour=_price(attempt),
         now=work.now(),
     )
     try:
@@ -127,7 +144,23 @@ def _start(work: Work, attempt: Attempt, backend: Backend) -> None:
             _give_up(work, attempt, str(error))
         raise Passing(str(error)) from error
     attempt_place(attempt=attempt, handle=handle, run_dir=spec.run_dir)
-    instance_running(instance=instance, now=work.now(), provider_id=_provider_id(handle))
+    if on_cluster(work.job):
+        instance_waits(instance=instance, provider_id=_provider_id(handle))  # the watch sees it start
+    else:
+        instance_running(instance=instance, now=work.now(), provider_id=_provider_id(handle))
+
+
+def _price(attempt: Attempt) -> decimal.Decimal:
+    """USD an hour from now on; a place in a cluster's queue costs nothing."""
+    if on_cluster(attempt.job):
+        return decimal.Decimal(0)
+    return decimal.Decimal(str(settings.LOCAL_USD_PER_HOUR)) * attempt.world_size
+
+
+def _num_gpus(attempt: Attempt) -> int:
+    if on_cluster(attempt.job):
+        return cluster_gpus(attempt.job.backend, attempt.world_size)
+    return num_gpus_held(attempt.job)
 
 
 def _provider_id(handle: dict[str, object]) -> str:

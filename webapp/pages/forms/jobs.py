@@ -7,8 +7,9 @@ from typing import Any
 from django import forms
 from django.db.models import QuerySet
 
+from jobs.clusters import backends
 from jobs.models import Dataset
-from jobs.services.jobs import BACKENDS, TRAINING_DEFAULTS
+from jobs.services.jobs import TRAINING_DEFAULTS
 from webapp.pages.forms.base import OnceField, PageForm
 from webapp.pages.forms.moments import LocalMomentField, MomentForm
 
@@ -33,7 +34,7 @@ class JobForm(MomentForm, PageForm):
     deadline = LocalMomentField(required=False)
     budget_usd = forms.DecimalField(label="Budget, USD", required=False, min_value=0, max_digits=12, decimal_places=2)
     priority = forms.IntegerField(initial=0, min_value=-100, max_value=100, help_text="Higher goes first")
-    backend = forms.ChoiceField(choices=[(b, b) for b in BACKENDS], help_text="Where the processes run")
+    backend = forms.ChoiceField(choices=lambda: [(b, b) for b in backends()], help_text="Where the processes run")
     num_workers = forms.IntegerField(label="Workers", initial=2, min_value=1, help_text="Processes that train together")
     global_batch = forms.IntegerField(label="Global batch", help_text="Samples of one step, over all workers")
     micro_batch = forms.IntegerField(label="Micro-batch", help_text="Samples that one worker holds at once")

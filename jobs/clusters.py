@@ -1,0 +1,35 @@
+"""Jobs on clusters that hand out their nodes themselves (Slurm, Kubernetes): such a job waits in the cluster's queue, and nothing
+is bought for it. Reads of job file and settings."""
+
+from __future__ import annotations
+
+import decimal
+
+from django.conf import settings
+
+from jobs.machines import spot_policy
+from jobs.models import Job
+
+
+def backends() -> tuple[str, ...]:
+    """The names that a job may give as its backend, the usual one first."""
+    return tuple(settings.BACKENDS)
+
+
+def on_cluster(job: Job) -> bool:
+    return job.backend != "local"
+
+
+def spot_wish(job: Job) -> str:
+    """`never`, `prefer` or `only`: may its workers run where others can take the node back."""
+    return (spot_policy(job) or "never") if on_cluster(job) else "never"
+
+
+def cluster_price(backend: str, *, is_spot: bool, num_workers: int) -> decimal.Decimal:
+    """USD an hour for all workers, as the operator says."""
+    prices = settings.CLUSTER_USD_PER_HOUR.get(backend, {})
+    return decimal.Decimal(str(prices.get("spot" if is_spot else "on_demand", 0.0))) * num_workers
+
+
+def cluster_gpus(backend: str, num_workers: int) -> int:
+    return int(settings.CLUSTER_GPUS_PER_WORKER.get(backend, 0)) * num_workers
