@@ -55,7 +55,7 @@ bench-%: install-dev ## one benchmark, as `make bench-ingest`
 	@$(PY) benchmarks/bench_$(subst -,_,$*).py $(BENCH_ARGS)
 
 chaos: install-dev ## seeded faults on a whole installation (TRIALS=20 SEED=1), result in var/bench/chaos.json
-	@$(PY) -m benchmarks.chaos --trials $(TRIALS) --seed $(SEED)
+	@$(PY) benchmarks/chaos.py --trials $(TRIALS) --seed $(SEED) $(CHAOS_ARGS)
 
 install: $(VENV)/installed ## what running needs
 install-dev: $(VENV)/installed-dev ## what testing needs, too

@@ -17,13 +17,13 @@ from jobs.selectors.machines import holdings
 from jobs.services.events import SYSTEM
 from jobs.services.jobs import job_cancel
 from tests.machines.conftest import Provider
-from tests.machines.world import leaves, live, machines, order, planned_job, trains, turn, until
-from tests.workers.world import script
+from tests.machines.world import FILE, leaves, live, machines, order, planned_job, trains, turn, until
+from tests.workers.world import make_filled_job, script
 from workers import machine_orphans
 from workers.execute import command_execute
 from workers.machine_access import tag
 from workers.machine_orphans import machine_orphans_sweep
-from workers.machines import machines_watch
+from workers.machines import machines_watch, market_look
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SLEEP = script("import time; time.sleep(120)")
@@ -99,6 +99,16 @@ def test_where_there_is_none_the_pause_grows_and_a_smaller_target_takes_the_wish
     assert job_costs_usd(jobs=[job], now=timezone.now())[job.pk] == 0
     until(lambda: command.refresh_from_db() or command.status == "failed", "the older order ends")
     assert "A newer order took its place" in command.error
+
+
+def test_an_order_before_the_first_quote_waits_for_it(provider: Provider) -> None:
+    job = make_filled_job(now=timezone.now(), config=FILE)
+    command = order(job, "procure", 1)
+    turn()
+    command.refresh_from_db()
+    assert (command.status, "no spot offer is known yet" in command.error) == ("issued", True)
+    market_look(now=timezone.now())
+    until(lambda: holdings(job).spot == 1, "the machine runs")
 
 
 def test_a_machine_that_the_list_forgets_is_not_taken_for_gone(provider: Provider) -> None:

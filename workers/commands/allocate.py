@@ -111,8 +111,10 @@ def _of_offer(machines: list[Instance], target: Target) -> list[Instance]:
 def _request(work: Work, target: Target, is_spot: bool) -> str:
     """One more machine, or why not. Its token is new for each machine of this order, and the same for each try to get it."""
     offer: Offer | None = offer_to_ask(job=work.job, is_spot=is_spot, named=target.offer if is_spot else "")
+    if offer is None and is_spot and target.offer:
+        raise Permanent("The spot offer that the order names is not known.")
     if offer is None:
-        raise Permanent(f"No {'spot' if is_spot else 'on-demand'} offer is known that the job could use.")
+        return f"no {'spot' if is_spot else 'on-demand'} offer is known yet"
     if why := refusal(job=work.job, offer=offer, now=work.now()):
         return why
     number = Instance.objects.filter(claim__startswith=work.command.uuid.hex).count()
