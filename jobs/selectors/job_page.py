@@ -12,6 +12,7 @@ from jobs.models import Attempt, Augmentation, Decision, Event, Job, Snapshot, W
 from jobs.selectors.decisions import rule_record, rules_in_force
 from jobs.selectors.jobs import JobLine, job_lines
 from jobs.selectors.paces import SLOW, pace_lines
+from jobs.selectors.planned_page import planned_page
 from jobs.selectors.plans import job_plan
 from jobs.services.attempt_logs import log_tail as attempt_log_tail
 from jobs.services.resizes import resize_open, worker_limits
@@ -62,6 +63,7 @@ def job_page(*, job: Job, now: dt.datetime) -> dict[str, Any]:
         "can_rebalance": len(workers) > 1 and may("rebalance"),
         "can_drain": len(workers) > worker_limits(job=job)[0] and may("resize") and not is_planned(job),
         "plan": job_plan(job=job, now=now) if job.status == "draft" else None,
+        **planned_page(job=job, now=now, cost_usd=line.cost_usd),
     }
 
 

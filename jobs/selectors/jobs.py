@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -10,7 +11,7 @@ from decimal import Decimal
 from django.db.models import Count, F, Q, QuerySet
 
 from jobs.access import Viewer, visible
-from jobs.models import Job, Team
+from jobs.models import Job, PlanState, Team
 from jobs.selectors.costs import job_costs_usd
 from jobs.selectors.progress import Progress, progresses
 from jobs.states import JOB_ACTIVE, JOB_OVER
@@ -30,6 +31,8 @@ class JobLine:
     job: Job
     progress: Progress
     cost_usd: Decimal
+    waits_for: str = ""  # what a planned job lacks, in words
+    place: int | None = None  # among the team's planned jobs that wait, by priority and then by age
 
     @property
     def margin_s(self) -> float | None:
@@ -50,11 +53,28 @@ def jobs_listed(*, viewer: Viewer, team: Team, show: str = "all", order: str = "
 
 
 def job_lines(*, jobs: Iterable[Job], now: dt.datetime) -> list[JobLine]:
-    """Jobs with progress and cost. Three queries, however many jobs."""
+    """Jobs with progress and cost. Four queries, however many jobs, and one more where planned jobs wait."""
     jobs = list(jobs)
     progress = progresses(jobs=jobs, now=now)
     spent = job_costs_usd(jobs=jobs, now=now)
-    return [JobLine(job, progress[job.pk], spent.get(job.pk, Decimal(0))) for job in jobs]
+    waits = dict(PlanState.objects.filter(job__in=jobs, waits_for__gt="").values_list("job_id", "waits_for"))
+    places = queue_places(teams={job.team_id for job in jobs}) if waits else {}
+    return [
+        JobLine(job, progress[job.pk], spent.get(job.pk, Decimal(0)), waits.get(job.pk, ""), places.get(job.pk))
+        for job in jobs
+    ]
+
+
+def queue_places(*, teams: set[int]) -> dict[int, int]:
+    """Planned job that waits for something -> its place in its team's queue, from 1. One query."""
+    waiting = Job.objects.filter(team__in=teams, status__in=JOB_ACTIVE, plan_state__waits_for__gt="")
+    rows = waiting.order_by("-priority", "submitted_at", "pk").values_list("pk", "team_id")
+    places: dict[int, int] = {}
+    seen: Counter[int] = Counter()
+    for pk, team in rows:
+        seen[team] += 1
+        places[pk] = seen[team]
+    return places
 
 
 def job_counts(*, team: Team) -> dict[str, int]:

@@ -20,6 +20,7 @@ from jobs.selectors.decisions import (
 )
 from jobs.services.rules import needs_two
 from webapp import formats
+from webapp.pages import machine_decisions
 from webapp.templatetags.cf import loss_change, span_change, usd_change
 
 HOUR, DAY = dt.timedelta(hours=1), dt.timedelta(days=1)
@@ -56,6 +57,7 @@ EVIDENCE = {
     "changeover_s": ("Until the new workers train", "s"),
     "step": ("At step", ""),
     "paused_since_step": ("Paused since step", ""),
+    **machine_decisions.EVIDENCE,
 }
 EFFECTS = (
     ("delta_loss", "Loss of the shard, nats per token", loss_change),
@@ -103,7 +105,9 @@ def _evidence_line(name: str, value: Any) -> EvidenceLine | None:
         return (
             EvidenceLine(label, f"{len(value)} values", unit, numbers) if any(v is not None for v in numbers) else None
         )
-    if name in ("share_high", "slow_share"):
+    if name in machine_decisions.SPANS:
+        return EvidenceLine(label, formats.span(value), unit)
+    if name in ("share_high", "slow_share", "chance"):
         return EvidenceLine(label, formats.percent(value), unit)
     if isinstance(value, bool):
         return EvidenceLine(label, "yes" if value else "no", unit)
@@ -165,12 +169,15 @@ def decision_detail(decision: Decision, role: str, now: dt.datetime) -> dict[str
         "edits": in_words(args, decision.args) if args != decision.args and decision.status == "proposed" else "",
         "price_usd": price_with(float(decision.price_usd), decision.args, args),
         "yes": consequence(decision, args),
+        "no": machine_decisions.follows_no(decision) if machine_decisions.is_about_machines(decision) else "",
         "data_jobs": list(decision.augmentations.all()),
     }
 
 
 def consequence(decision: Decision, args: dict[str, Any]) -> str:
     """What follows a yes to these arguments, in a sentence with its numbers."""
+    if machine_decisions.is_about_machines(decision):
+        return machine_decisions.follows_yes(decision, args)
     name = args.get("shard_id", "the shard")
     if decision.kind == "augment_shard":
         how = "replace the samples it has" if args.get("mode") == "replace" else "are added to those it has"

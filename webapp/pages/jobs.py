@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 from django.contrib import messages
 from django.http import HttpResponse
@@ -25,6 +26,7 @@ from webapp.pages.door import PageRequest, fetch_in_team, must, page
 from webapp.pages.forms.jobs import JobForm
 from webapp.pages.once import once, once_number
 from webapp.pages.paging import chosen, paged
+from webapp.pages.planned import on_the_clock
 from webapp.pages.report_view import report_view
 
 
@@ -87,10 +89,13 @@ def _create(request: PageRequest, form: JobForm) -> str:
 @page
 def job(request: PageRequest, key: uuid.UUID) -> HttpResponse:
     row = fetch_in_team(request, Job.objects.select_related("team", "dataset", "created_by"), key, team="team")
-    context = {"nav": "jobs", "job": row}
+    context: dict[str, Any] = {"nav": "jobs", "job": row}
     # The head is fetched every few seconds: then the rest of the page need not be made.
     part = "partials/job_head.html" if request.htmx and request.htmx.target == "job-head" else "pages/job.html"
-    return render(request, part, context | job_page(job=row, now=timezone.now()))
+    context |= job_page(job=row, now=timezone.now())
+    if context["planned"]:
+        context["planned_chart"] = on_the_clock(context["planned"]["chart"])
+    return render(request, part, context)
 
 
 @page

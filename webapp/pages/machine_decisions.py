@@ -1,0 +1,64 @@
+"""Decisions about machines in words: what follows a yes, and what a no."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobs.models import Decision
+from jobs.scheduler.planner import allocation_words
+from jobs.scheduler.procurement import KINDS
+from webapp import formats
+
+EVIDENCE = {
+    "steps_left": ("Steps left", "steps"),
+    "time_left_s": ("Time to the deadline", ""),
+    "last_safe_s": ("Until the last safe moment for on-demand", ""),
+    "useful_for_s": ("An answer is of use for", ""),
+    "chance": ("Chance to make the deadline, as wished", ""),
+    "rule": ("What the plan rests on", ""),
+    "spot_available": ("Spot to be had", "machines"),
+    "spot_usd_per_hour": ("Price of spot", "USD an hour"),
+    "on_demand_usd_per_hour": ("Price of on-demand", "USD an hour"),
+    "changeover_s": ("A change of machines takes", ""),
+    "spent_usd": ("Spent so far", "USD"),
+    "waiting_usd_per_hour": ("Waiting costs", "USD an hour"),
+    "standby": ("To be bought only when needed", ""),
+}
+SPANS = ("time_left_s", "last_safe_s", "useful_for_s", "changeover_s")
+
+
+def is_about_machines(decision: Decision) -> bool:
+    return decision.kind in KINDS
+
+
+def follows_yes(decision: Decision, args: dict[str, Any]) -> str:
+    """What is done, and where it is expected to lead."""
+    spot, on_demand = int(args.get("spot", 0)), int(args.get("on_demand", 0))
+    if up_to := args.get("up_to"):
+        done = f"Nothing is bought now; up to {up_to} on-demand machines come without another question when the plan needs them"
+    elif not spot + on_demand:
+        done = "The trainer saves its state inside the step it is in and leaves, and its machines are given back"
+    else:
+        what = allocation_words(spot, on_demand)
+        done = f"The job goes on with {what}: missing machines are bought, then the trainer changes over"
+    cap = f", for ${float(args['max_usd']):,.2f} of on-demand at most" if "max_usd" in args else ""
+    return f"{done}{cap}. {_leads_to(decision.evidence.get('if_yes'))}".strip()
+
+
+def follows_no(decision: Decision) -> str:
+    """What is expected without it."""
+    if decision.kind != "switch_to_on_demand":
+        return f"{decision.job.name} keeps the machines it has. The planner looks again in a few minutes."
+    told = _leads_to(decision.evidence.get("if_no"))
+    return f"{decision.job.name} goes on with the spot there is, and is not asked again for a while. {told}".strip()
+
+
+def _leads_to(told: dict[str, Any] | None) -> str:
+    if not told or "finish_s" not in told:
+        return ""
+    cost, finish, chance = told["cost_usd"], told["finish_s"], told.get("chance")
+    text = f"Done in {formats.span(finish['expected'])} (80 %: {formats.span(finish['low'])} to {formats.span(finish['high'])})"
+    text += (
+        f" for {formats.usd(cost['expected'])} more (80 %: {formats.usd(cost['low'])} to {formats.usd(cost['high'])})"
+    )
+    return text + (f"; {formats.percent(chance)} chance to make the deadline." if chance is not None else ".")
