@@ -14,6 +14,7 @@ from jobs.scheduler.rules import deadline, shard_loss, straggler
 from jobs.scheduler.situation import Situation
 from jobs.services.decisions import decision_measured, decision_propose, decision_withdraw
 from jobs.services.hardness import hardness_record
+from jobs.services.methods import can_be_augmented
 from jobs.services.plans import pace_check
 from jobs.situations import series_level, situation_build
 from jobs.stragglers import pace_measured, straggler_facts
@@ -35,7 +36,7 @@ def job_evaluate(*, job: Job, now: dt.datetime) -> list[Decision]:
     made = []
     for name, propose in RULES.items():
         situation = situation_build(job=job, rule=name, now=now)
-        proposals = propose(situation)
+        proposals = [p for p in propose(situation) if p.kind != "augment_shard" or can_be_augmented(job)]
         _withdraw_stale(job, name, {p.subject for p in proposals}, now)
         stored = situation.as_json() if proposals else {}
         for proposal in proposals:

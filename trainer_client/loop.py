@@ -83,6 +83,8 @@ class ElasticLoop:
     ) -> None:
         if steps < 1:
             raise ValueError(f"steps must be at least 1, not {steps}")
+        if options.parallel != "ddp":
+            raise ValueError("ElasticLoop works with a copy of the model on each worker: parallel must be ddp")
         journal = Journal(options.snapshot_dir / "journal")
         self.session = session or Session(SessionConfig.from_env(), journal=journal)
         self.agreement = self.session.agreement

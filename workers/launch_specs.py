@@ -34,6 +34,8 @@ def launch_spec(attempt: Attempt) -> LaunchSpec:
             "COUNTERFLOW_FENCE": str(attempt.fence),
             "COUNTERFLOW_TOKEN_FILE": str(rundirs.token_file(attempt)),
             "COUNTERFLOW_RUN_DIR": str(folder),
+            "COUNTERFLOW_SNAPSHOT_DIR": str(rundirs.snapshot_dir(attempt.job)),
+            "COUNTERFLOW_REFUSE_SNAPSHOTS": ",".join(refused_snapshots(attempt.job)),
             **({"COUNTERFLOW_PLACES": ",".join(map(str, attempt.places))} if attempt.places else {}),
         },
         num_workers=attempt.world_size,
@@ -67,9 +69,14 @@ def launch_command(attempt: Attempt) -> list[str]:
     words += ["--async_snapshots"] if snapshot.get("async_writes") else []
     if attempt.fence > 1:
         words.append("--resume")
-        if refused := sorted(job.snapshots.filter(kind="gradient", status="corrupt").values_list("name", flat=True)):
+        if refused := refused_snapshots(job):
             words += ["--refuse_snapshots", ",".join(refused)]
     return words
+
+
+def refused_snapshots(job: Job) -> list[str]:
+    """Names of snapshots that no attempt is to go on with."""
+    return sorted(job.snapshots.filter(kind="gradient", status="corrupt").values_list("name", flat=True))
 
 
 def num_gpus_held(job: Job) -> int:

@@ -11,6 +11,7 @@ from django.db.models import Count, Exists, F, IntegerField, OuterRef, Q, QueryS
 
 from jobs.access import Viewer, visible
 from jobs.models import Dataset, JobShard, Shard, ShardRevision, Team
+from jobs.services.samples import is_pair
 from jobs.services.shards import revision_file
 
 MOST_READ = 50_000  # samples looked through for named ones
@@ -116,6 +117,12 @@ def samples_page(*, revision: ShardRevision, start: int, count: int) -> SamplePa
     except OSError as error:
         return SamplePage([], start, revision.num_samples, f"Its file cannot be read: {error.strerror}.")
     return SamplePage(samples, start, revision.num_samples)
+
+
+def holds_pairs(revision: ShardRevision) -> bool | None:
+    """Whether its first sample is a pair of answers; None where there is nothing to look at."""
+    first = samples_page(revision=revision, start=0, count=1).samples
+    return is_pair(first[0]) if first else None
 
 
 def samples_named(*, revision: ShardRevision, ids: set[str]) -> dict[str, dict[str, Any]]:

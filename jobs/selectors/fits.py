@@ -12,6 +12,9 @@ from trainer_client.fit_memory import FitSettings, memory
 from trainer_client.modelshape import ModelShape, shape_of
 
 MAX_WORLDS = 64
+DPO_MORE = (
+    "Not in it: with dpo a micro-batch holds two answers a pair, and without LoRA the reference's weights come on top."
+)
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,9 @@ def job_fit(*, model: str, num_workers: int, training: dict[str, Any]) -> JobFit
     needs = gib_per_gpu(memory(shape, wanted, num_workers=max(1, num_workers), parallel=parallel))
     at = placement(shape, wanted, num_workers=max(1, num_workers), parallel=parallel, gpu_gib=gpu_gib)
     smallest = next(iter(placements(shape, wanted, gpu_gib=gpu_gib, max_workers=MAX_WORLDS)), None)
+    reason = _reason(shape, wanted, needs, at, smallest, gpu_gib)
     return JobFit(
-        reason=_reason(shape, wanted, needs, at, smallest, gpu_gib),
+        reason=f"{reason} {DPO_MORE}" if training.get("method") == "dpo" else reason,
         gpu_gib=gpu_gib,
         gpu_memory_gib=round(needs, 2),
         min_workers=smallest.num_workers if smallest else None,

@@ -16,6 +16,7 @@ from django.db.models import F, Q
 
 from jobs.errors import Conflict, Invalid
 from jobs.models import Augmentation, AugmentationBatch, Decision, Job, Shard, ShardRevision
+from jobs.selectors.datasets import holds_pairs
 from jobs.services.events import SYSTEM, Actor
 from jobs.services.transitions import state_move
 
@@ -48,6 +49,8 @@ def augmentation_start(
 ) -> Augmentation:
     """A data job with its batches. One per decision: a second call returns the first. Raises `Invalid` for bad arguments."""
     _check(count=count, priority=priority, mode=mode)
+    if holds_pairs(parent):
+        raise Invalid(f"{shard.key} holds pairs of answers; the methods make single answers and texts only.")
     with transaction.atomic():
         Job.objects.select_for_update().get(pk=job.pk)  # one at a time, so that a decision has one augmentation
         if decision is not None and (found := decision.augmentations.exclude(status="cancelled").first()) is not None:

@@ -17,6 +17,7 @@ from jobs.services.commands import command_issue
 from jobs.services.deadlines import deadline_check
 from jobs.services.decisions import decisions_close
 from jobs.services.events import SYSTEM, Actor, event_append
+from jobs.services.methods import METHODS, forms_check, preference_errors
 from jobs.services.transitions import state_move
 from jobs.states import JOB_OVER
 
@@ -48,6 +49,7 @@ TRAINING_RANGES: dict[str, tuple[float, float, bool]] = {
 # Name -> what it may be; without one the launcher's own default holds.
 TRAINING_CHOICES: dict[str, tuple[str, ...]] = {
     "parallel": ("ddp", "fsdp"),  # a copy of the model on each worker, or slices of it
+    "method": METHODS,  # answers to imitate, or pairs of answers to prefer
 }
 FIDELITIES = ("same_world", "exact")  # what a resize keeps bit by bit: see docs/trainer.md
 
@@ -98,6 +100,7 @@ def job_file_checked(config: dict[str, Any], training: dict[str, Any], backend: 
         errors["snapshot.fidelity"] = [f"One of {', '.join(FIDELITIES)}."]
     if (config.get("snapshot") or {}).get("fidelity") == "exact" and training.get("parallel") == "fsdp":
         errors["snapshot.fidelity"] = ["exact needs training.parallel ddp: it adds whole gradients in one fixed order."]
+    errors |= preference_errors(config, training)
     if not django_settings.ALLOW_JOB_COMMANDS:
         for name in ("env", "setup", "run"):
             if config.get(name):
@@ -233,6 +236,7 @@ def _take_shards(job: Job, weights: dict[str, float]) -> None:
                 hardness_score=shard.hardness_score,
             )
         )
+    forms_check(job, rows)
     if not rows:
         raise Invalid(
             f"Dataset {job.dataset.name} holds no samples yet.",

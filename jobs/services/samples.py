@@ -1,7 +1,7 @@
 """What one sample is: checked, and written in one canonical form.
 
-A sample is `{"id", "prompt", "response", …}` or `{"id", "text", …}`; whatever else it carries (parent, method, generator, …)
-is provenance and is kept. One sample is one line of JSON.
+A sample is `{"id", "prompt", "response", …}`, `{"id", "text", …}` or a pair, `{"id", "prompt", "chosen", "rejected", …}`.
+Whatever else it carries (parent, method, generator, …) is provenance and is kept. One sample is one line of JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ MAX_ID_CHARS = 200
 MAX_DEPTH = 20
 # Other spellings of prompt and response that public data sets use.
 PAIRS = (("prompt", "response"), ("prompt", "completion"), ("instruction", "output"), ("question", "answer"))
-FORMS = 'a sample is {"prompt": …, "response": …} or {"text": …}'
+PREFERENCE = ("prompt", "chosen", "rejected")
+FORMS = 'a sample is {"prompt": …, "response": …}, {"text": …} or {"prompt": …, "chosen": …, "rejected": …}'
 
 _encode = msgspec.json.Encoder().encode
 
@@ -48,6 +49,11 @@ def sample_line(sample: dict[str, Any]) -> bytes:
     return line
 
 
+def is_pair(sample: dict[str, Any]) -> bool:
+    """Whether a checked sample is a pair of answers."""
+    return all(name in sample for name in PREFERENCE)
+
+
 def _identifier(value: Any, default: str) -> str:
     if value is None or value == "":
         return default
@@ -60,7 +66,12 @@ def _identifier(value: Any, default: str) -> str:
 
 
 def _content(rest: dict[str, Any]) -> dict[str, str]:
-    """Take prompt and response, or text, out of `rest`."""
+    """Take prompt and response, text, or a pair of answers out of `rest`."""
+    if all(name in rest for name in PREFERENCE):
+        pair = {name: _text(rest.pop(name), name) for name in PREFERENCE}
+        if pair["chosen"] == pair["rejected"]:
+            raise BadSample("'chosen' and 'rejected' are the same: nothing is preferred")
+        return pair
     for first, second in PAIRS:
         if first in rest and second in rest:
             prompt, response = _text(rest.pop(first), first), _text(rest.pop(second), second)
@@ -69,6 +80,9 @@ def _content(rest: dict[str, Any]) -> dict[str, str]:
             return {"prompt": prompt, "response": response}
     if "text" in rest:
         return {"text": _text(rest.pop("text"), "text")}
+    if half := next((name for name in ("chosen", "rejected") if name in rest), None):
+        missing = next(name for name in PREFERENCE if name not in rest)
+        raise BadSample(f"field '{missing}' is missing beside '{half}': {FORMS}")
     if "prompt" in rest or "response" in rest:
         missing = "response" if "prompt" in rest else "prompt"
         raise BadSample(f"field '{missing}' is missing: {FORMS}")

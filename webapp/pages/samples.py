@@ -14,7 +14,7 @@ from webapp.pages.door import PageRequest
 
 PER_PAGE = 10
 NUM_JOBS = 8
-CONTENT = ("id", "prompt", "response", "text")
+CONTENT = ("id", "prompt", "response", "chosen", "rejected", "text")
 
 
 @dataclass(frozen=True)

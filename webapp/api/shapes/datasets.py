@@ -62,7 +62,8 @@ class RevisionNew(Input):
         child=serializers.DictField(),
         allow_empty=False,
         max_length=20_000,
-        help_text='Each {"prompt", "response"} or {"text"}, with an optional id and provenance fields',
+        help_text='Each {"prompt", "response"}, {"text"} or {"prompt", "chosen", "rejected"}, with an optional id and '
+        "provenance fields",
     )
     provenance = serializers.DictField(required=False)
 

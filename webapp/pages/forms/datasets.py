@@ -44,7 +44,9 @@ class UploadForm(PageForm):
     domain_names = {"key": "key", "file": "file"}
 
     key = forms.CharField(label="Shard", max_length=120, help_text="Its id in trainers and files, as neuro_002")
-    file = forms.FileField(help_text='JSONL, CSV, text or Parquet; a sample is {"prompt", "response"} or {"text"}')
+    file = forms.FileField(
+        help_text='JSONL, CSV, text or Parquet; samples {"prompt", "response"}, {"text"} or {"prompt", "chosen", "rejected"}'
+    )
     file_format = forms.ChoiceField(label="Format", choices=FORMATS, required=False)
     category = forms.CharField(max_length=80, required=False, help_text="Shards that ought to behave alike")
     author = forms.CharField(max_length=200, required=False, help_text="Who made the data")

@@ -36,6 +36,11 @@ class JobForm(MomentForm, PageForm):
     priority = forms.IntegerField(initial=0, min_value=-100, max_value=100, help_text="Higher goes first")
     backend = forms.ChoiceField(choices=lambda: [(b, b) for b in backends()], help_text="Where the processes run")
     num_workers = forms.IntegerField(label="Workers", initial=2, min_value=1, help_text="Processes that train together")
+    method = forms.ChoiceField(
+        choices=[("sft", "sft: answers to imitate"), ("dpo", "dpo: pairs of answers to prefer")],
+        required=False,
+        help_text="What the samples are; dpo needs trl beside the trainer",
+    )
     global_batch = forms.IntegerField(label="Global batch", help_text="Samples of one step, over all workers")
     micro_batch = forms.IntegerField(label="Micro-batch", help_text="Samples that one worker holds at once")
     lr = forms.FloatField(label="Learning rate")
@@ -53,7 +58,8 @@ class JobForm(MomentForm, PageForm):
 
     def training(self) -> dict[str, Any]:
         """The settings for `job_create(training=…)`."""
-        return {name: self.cleaned_data[name] for name in TRAINING_FIELDS}
+        method = {"method": "dpo"} if self.cleaned_data.get("method") == "dpo" else {}
+        return {name: self.cleaned_data[name] for name in TRAINING_FIELDS} | method
 
     def arguments(self) -> dict[str, Any]:
         """The other arguments of `job_create`."""
