@@ -18,6 +18,7 @@ from kombu import Queue
 
 from workers.beat import beat_schedule
 from workers.broker_urls import celery_url
+from workers.lost_acks import LostAcks
 
 logger = structlog.get_logger(__name__)
 
@@ -86,6 +87,7 @@ def celery_conf(redis_url: str) -> dict[str, Any]:
 
 app = Celery("counterflow")
 app.conf.update(celery_conf(settings.REDIS_URL))
+app.steps["consumer"].add(LostAcks)
 
 
 @signals.task_unknown.connect

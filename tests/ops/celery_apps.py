@@ -13,6 +13,7 @@ from django.db import connections
 
 from workers.celery_app import app as product_app
 from workers.celery_app import celery_conf
+from workers.lost_acks import LostAcks
 
 
 @contextlib.contextmanager
@@ -41,6 +42,7 @@ def make_app(redis_url: str, *, prefix: str | None = None) -> Celery:
         "global_keyprefix": prefix or f"test:{uuid.uuid4().hex}:",
     }
     app.conf.update(conf, imports=(), worker_soft_shutdown_timeout=0)
+    app.steps["consumer"].add(LostAcks)
     return app
 
 

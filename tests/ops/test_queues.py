@@ -21,6 +21,7 @@ from tests.factories import make_job
 from tests.ops.celery_apps import application, close, hand_out_again, in_database, make_app, register, worker
 from tests.ops.urgent_worker import STARTED
 from tests.services import EmbeddedValkey, free_port, wait_until
+from workers import lost_acks
 from workers.broker_urls import celery_url
 from workers.celery_app import app as product_app
 from workers.doorbell import ring
@@ -35,7 +36,7 @@ def app(redis_url: str) -> Iterator[Celery]:
 @contextlib.contextmanager
 def urgent_worker(redis_url: str, prefix: str) -> Iterator[None]:
     command = [sys.executable, "-m", "tests.ops.urgent_worker", redis_url, prefix]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603  our own module
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield
     finally:
@@ -118,6 +119,45 @@ def test_a_worker_consumes_again_after_its_broker_restarted_twice(tmp_path_facto
                 return bool(seen) and seen[-1] > restarted_at
 
             wait_until(heard, within_s=30, what="a heartbeat after the restarts", every_s=0.5)
+    finally:
+        close(app)
+        server.stop()
+
+
+def test_a_worker_whose_acknowledgements_were_lost_hears_again(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lost_acks, "CHECK_S", 0.5)
+    server = EmbeddedValkey(tmp_path_factory.mktemp("acks"))
+    server.start()
+    app = make_app(server.url)
+    app.conf.broker_transport_options |= {"socket_timeout": 2, "health_check_interval": 1}
+    begun, go_on, ended, seen = threading.Semaphore(0), threading.Event(), threading.Semaphore(0), threading.Event()
+
+    def busy() -> None:
+        begun.release()
+        go_on.wait(20)
+        ended.release()
+
+    register(app, busy)
+    register(app, seen.set)
+    try:
+        with worker(app, "urgent"):
+            for _ in range(2):
+                app.send_task("busy", queue="urgent")
+            assert all(begun.acquire(timeout=20) for _ in range(2))
+            server.stop()
+            go_on.set()
+            assert all(ended.acquire(timeout=20) for _ in range(2))
+            time.sleep(1)  # both are acknowledged to nobody
+            server.start()
+
+            def heard() -> bool:
+                with contextlib.suppress(OSError, app.connection_for_write().connection_errors[0]):
+                    app.send_task("set", queue="urgent", retry=False)
+                return seen.is_set()
+
+            wait_until(heard, within_s=30, what="the worker hears again", every_s=0.5)
     finally:
         close(app)
         server.stop()
