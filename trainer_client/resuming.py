@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainer_client.digests import combined_digest, differing_parts, part_digests, state_digest
@@ -48,8 +49,13 @@ class Resumption:
             trouble = self._attempt()
             troubles = [text for text in self._trainer.agreement.gather(trouble) if text]
             if not troubles:
+                self._let_go()
                 return
             self._give_up_on(troubles[0])
+
+    def _let_go(self) -> None:
+        """What is in its place now needs no second memory, and files that are deleted meanwhile no room on the disk."""
+        self.loaded = replace(self.loaded, tensors={}, slices=None)
 
     def _attempt(self) -> str:
         """Load on this rank; what is wrong, or nothing."""

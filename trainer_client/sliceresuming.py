@@ -26,6 +26,10 @@ class SliceResumption(Resumption):
     _rows: Rows
     _digests: dict[str, Known]
 
+    def _let_go(self) -> None:
+        super()._let_go()
+        del self._rows
+
     def _attempt(self) -> str:
         """Load on this rank; all compare together, or none."""
         trouble, head, gradients = "", dict[str, Any](), dict[int, str]()

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -32,7 +33,7 @@ class Slices:
     def __init__(self, model: Any, agreement: Agreement) -> None:
         if not isinstance(model, nn.Module):
             raise ValueError("slices need a model that is loaded, not its name")
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = torch.device("cuda" if "nccl" in dist.get_backend() else "cpu")
         mesh = init_device_mesh(device.type, (agreement.world_size,))
         policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
         for module in (*blocks(model), model):

@@ -160,5 +160,5 @@ def test_weights_and_evaluation_are_those_of_copies(folder: Path) -> None:
 def test_what_needs_copies_of_the_model_is_refused_before_anything_starts(folder: Path) -> None:
     with pytest.raises(ConfigError, match="exact needs --parallel ddp"):
         config_of(folder, fidelity="exact").check()
-    with pytest.raises(ConfigError, match="--parallel must be ddp for --method dpo"):
+    with pytest.raises(ConfigError, match="--parallel must be ddp with --method dpo"):
         config_of(folder, method="dpo").check()
