@@ -76,11 +76,6 @@ class FinetuneConfig:
             "fidelity",
             "exact needs --parallel ddp: it adds whole gradients in one fixed order",
         )
-        _require(
-            self.parallel == "ddp" or self.method == "sft",
-            "parallel",
-            f"must be ddp for --method {self.method}: its two passes need a copy of the model on each worker",
-        )
         _require(self.seed >= 0, "seed", "must not be negative")
         _require(self.shard_config.is_file(), "shard_config", f"{self.shard_config} is not a file")
 
