@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import Any, Protocol
 
-from trainer_client.encoding import BatchSource, SampleEncoder
-from trainer_client.mixture import ShardedMixture
+from trainer_client.encoding import BatchSource, MicroBatch, SampleEncoder
+from trainer_client.mixture import MixtureError, Plan, ShardedMixture
 
 
 class DataSet(Protocol):
@@ -51,6 +52,33 @@ class Stream:
         return self._held[index - self._next]
 
 
+class ReadAhead:
+    """Reads samples (data set, index) from threads before they are asked for. What was not asked for is dropped."""
+
+    def __init__(self, datasets: Sequence[DataSet], num_threads: int) -> None:
+        self._datasets, self.num_datasets = datasets, len(datasets)
+        self._threads = ThreadPoolExecutor(num_threads, "counterflow-data") if num_threads else None
+        self._expected: dict[tuple[int, int], Future[Any]] = {}
+
+    def read(self, shard: int, sample: int) -> Any:
+        """The sample; an error of its reading is raised here."""
+        expected = self._expected.pop((shard, sample), None)
+        return self._datasets[shard][sample] if expected is None else expected.result()
+
+    def expect(self, keys: Sequence[tuple[int, int]]) -> None:
+        """These will be asked for next."""
+        if self._threads is None:
+            return
+        kept, self._expected = self._expected, {}
+        for shard, sample in keys:
+            known = kept.pop((shard, sample)) if (shard, sample) in kept else None
+            if not isinstance(self._datasets[shard], Stream):
+                read = self._datasets[shard].__getitem__
+                self._expected[shard, sample] = known or self._threads.submit(read, sample)
+        for future in kept.values():
+            future.cancel()
+
+
 class IndexedSource(BatchSource):
     """Micro-batches of samples out of `datasets` (name -> data set); the names are the shards of the run.
 
@@ -67,8 +95,12 @@ class IndexedSource(BatchSource):
         collate: Callable[[Sequence[Any]], Any],
         seed: int = 0,
         weights: Mapping[str, float] | None = None,
+        num_threads: int = 0,
     ) -> None:
-        """`weights`: relative chance of a sample to come from a data set; by default in proportion to their lengths."""
+        """`weights`: relative chance of a sample to come from a data set; by default in proportion to their lengths.
+
+        `num_threads` read the samples of the next step ahead, but for those of a `Stream`, which come in their order.
+        """
         if micro_batch < 1:
             raise ValueError(f"micro_batch must be at least 1, not {micro_batch}")
         lengths = {name: len(dataset) for name, dataset in datasets.items()}
@@ -80,7 +112,18 @@ class IndexedSource(BatchSource):
             in_order=[name for name, dataset in datasets.items() if isinstance(dataset, Stream)],
         )
         self.datasets = datasets
-        super().__init__(mixture, _DataSets(list(datasets.values())), _Collator(collate), micro_batch=micro_batch)  # type: ignore[arg-type]
+        self._ahead = ReadAhead(list(datasets.values()), num_threads)
+        super().__init__(mixture, _DataSets(self._ahead), _Collator(collate), micro_batch=micro_batch)  # type: ignore[arg-type]
+
+    def build(self, plan: Plan, indices: Sequence[int], micro_batch: int | None = None) -> list[MicroBatch]:
+        """As `BatchSource`'s; then the same places of the next step's global batch are read ahead, where they are known."""
+        found = super().build(plan, indices, micro_batch)
+        following = self.mixture.planned(plan.step + 1)
+        if following is not None:
+            places = [range(index * self.micro_batch, (index + 1) * self.micro_batch) for index in indices]
+            rows = [row for place in places for row in place if row < len(following)]
+            self._ahead.expect([(int(following.shard[row]), int(following.sample[row])) for row in rows])
+        return found
 
     def steps_of(self, epochs: float) -> int:
         """Optimizer steps in which as many samples come as `epochs` times all data sets hold."""
@@ -88,12 +131,12 @@ class IndexedSource(BatchSource):
         return -int(-epochs * num_samples // self.mixture.global_batch)
 
     def grown(self) -> dict[str, int]:
-        """New samples by name, of data sets that are longer than the mixture knows. `ValueError` for one that is shorter."""
+        """New samples by name, of data sets that are longer than the mixture knows. `MixtureError` for one that is shorter."""
         found = {}
         for name, known in self.mixture.num_samples().items():
             length = len(self.datasets[name]) if name in self.datasets else 0
             if length < known:
-                raise ValueError(
+                raise MixtureError(
                     f"data set {name!r} has {length} samples; the run was begun with {known}, which must stay"
                 )
             if length > known:
@@ -104,12 +147,9 @@ class IndexedSource(BatchSource):
 class _DataSets:
     """What a `BatchSource` asks of its shards."""
 
-    def __init__(self, datasets: Sequence[DataSet]) -> None:
-        self._datasets = datasets
-        self.revision = [0] * len(datasets)
-
-    def read(self, shard: int, sample: int) -> Any:
-        return self._datasets[shard][sample]
+    def __init__(self, ahead: ReadAhead) -> None:
+        self.read = ahead.read
+        self.revision = [0] * ahead.num_datasets
 
     def held_out(self) -> list[Any]:
         return []

@@ -34,6 +34,7 @@ from trainer_client.fence import StaleAttempt
 from trainer_client.indexed import IndexedSource
 from trainer_client.journal import Journal
 from trainer_client.looptools import LoopArgs, NoExport, by_sample
+from trainer_client.mixture import MixtureError
 from trainer_client.nextstep import StepPlanner
 from trainer_client.nonfinite import NonfiniteGuard
 from trainer_client.options import BidirectionalOptions
@@ -42,6 +43,7 @@ from trainer_client.permutation import combine
 from trainer_client.resuming import FallBack, Resumption, check_fidelity
 from trainer_client.saving import StateSaver
 from trainer_client.session import Leave, Session, SessionConfig
+from trainer_client.snapshots import SnapshotCorrupt
 from trainer_client.stepping import LeftInStep, StepBatch, StepRunner
 from trainer_client.takeup import take_up
 from trainer_client.training_state import LoadedState
@@ -124,10 +126,11 @@ class ElasticLoop:
             return self._conclude()
         except StaleAttempt as error:
             return self._end("stopped", protocol.EXIT_SUPERSEDED, str(error))
+        except (SnapshotCorrupt, MixtureError) as error:  # the snapshot is sound, but of another run
+            log.error("%s", error)
+            return self._end("failed", protocol.EXIT_BAD_CONFIG, str(error), "user_error")
         except Exception as error:  # whatever ended the training is the last thing the server must hear
             log.exception("training failed")
-            if self.session.reporter is not None:
-                self.session.reporter.start_if_needed()
             return self._end("failed", 1, "".join(traceback.format_exception_only(error)).strip())
 
     def resume(self, loaded: LoadedState, fall_back: FallBack | None = None) -> None:
@@ -136,7 +139,7 @@ class ElasticLoop:
         check_fidelity(host, loaded)
         if loaded.head["planned_steps"] != self.args.max_steps:
             planned = loaded.head["planned_steps"]
-            raise ValueError(
+            raise SnapshotCorrupt(
                 f"the snapshot was planned for {planned} steps, not {self.args.max_steps}: give that number"
             )
         self.resumption = Resumption(host, loaded, fall_back)
@@ -264,6 +267,8 @@ class ElasticLoop:
         self.agreement.barrier()
         return code
 
-    def _end(self, outcome: str, code: int, message: str) -> int:
-        kind = self.leave.args.get("failure_class") if self.leave else None
+    def _end(self, outcome: str, code: int, message: str, kind: str | None = None) -> int:
+        if outcome == "failed" and self.session.reporter is not None:
+            self.session.reporter.start_if_needed()
+        kind = self.leave.args.get("failure_class") if self.leave else kind
         return self.session.finish(outcome=outcome, step=self.step, exit_code=code, failure_class=kind, message=message)

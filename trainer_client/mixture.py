@@ -113,6 +113,10 @@ class ShardedMixture:
             self._block = self._plan_block()
         return self._block[step - self._start]
 
+    def planned(self, step: int) -> Plan | None:
+        """What `plan(step)` will give unless a change comes before; None where that is not worked out yet."""
+        return next((plan for plan in self._block if plan.step == step), None)
+
     # -- changing -----------------------------------------------------------------------------------------------------
 
     def check(self, change: Mapping[str, Any]) -> None:

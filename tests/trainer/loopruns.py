@@ -31,7 +31,9 @@ def together(samples: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-def train_loop(config: Any, leave_at: Any = None, data: dict[str, Any] | None = None, **_: Any) -> dict[str, Any]:
+def train_loop(
+    config: Any, leave_at: Any = None, data: dict[str, Any] | None = None, threads: int = 0, **_: Any
+) -> dict[str, Any]:
     """One run on this rank; keys as of `worlds.train`."""
     import torch
     from torch import nn
@@ -52,7 +54,8 @@ def train_loop(config: Any, leave_at: Any = None, data: dict[str, Any] | None = 
         return islice(iter(stream), first, None)
 
     given = data or {"a": rows("a", 11), "b": rows("b", 5), "stream": Stream(open_at, 7)}
-    source = IndexedSource(given, global_batch=config.global_batch, micro_batch=config.micro_batch, collate=together)
+    sizes = {"global_batch": config.global_batch, "micro_batch": config.micro_batch}
+    source = IndexedSource(given, collate=together, num_threads=threads, **sizes)
     session = Session(SessionConfig(config.run_dir), journal=Journal(config.gradient_snapshot_dir / "journal"))
     seen: dict[str, Any] = {"steps": {}, "shards": {}, "ledger": {}, "snapshots": [], "hello": {}, "said": []}
 

@@ -56,7 +56,8 @@ def _case(folder: Path, path: Course, stage: int, shared: Mapping[str, Any]) -> 
     fields |= path.of_stages[stage] if path.of_stages else {}
     dropout, build = fields.pop("dropout", 0.1), fields.pop("build", None)
     leave_at = path.moments[stage] if stage < len(path.moments) else None
-    return {"config": base_config(folder, **fields), "leave_at": leave_at, "dropout": dropout, "build": build}
+    extra = {"threads": fields.pop("threads")} if "threads" in fields else {}
+    return extra | {"config": base_config(folder, **fields), "leave_at": leave_at, "dropout": dropout, "build": build}
 
 
 def starts(stages: Sequence[Sequence[dict[str, Any]]]) -> list[tuple[int, int]]:

@@ -18,7 +18,7 @@ from tests.trainer.test_reporter import eventually
 from tests.trainer.worlds import base_config, run_world
 from trainer_client.backends import LaunchSpec
 from trainer_client.backends.local import LocalBackend
-from trainer_client.indexed import Stream
+from trainer_client.indexed import ReadAhead, Stream
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -33,7 +33,7 @@ def test_a_loop_is_resized_inside_a_step_and_loses_nothing(tmp_path: Path) -> No
         {
             "one": Course((1,)),
             "resized": Course((2, 1, 3, 2), chain),
-            "same": Course((2, 2), ((1, 0),)),
+            "same": Course((2, 2), ((1, 0),), {"threads": 2}),
             "two": Course((2,)),
             "exact": Course((1,), (), {"fidelity": "exact"}),
             "exact_resized": Course((2, 1, 3, 2), chain, {"fidelity": "exact"}),
@@ -80,7 +80,33 @@ def test_a_data_set_that_has_grown_joins_and_one_that_has_shrunk_is_refused(tmp_
     drawn = [sample for part in (first, grown) for found in part["ledger"].values() for _, _, sample in found]
     assert len(set(drawn)) == len(drawn) == 14 * 5  # nothing comes twice before everything came once
     (shrunk,) = run_world(1, train_loop, config, None, {"a": rows("a", 79)}, folder=tmp_path)
-    assert shrunk["code"] == 1
+    assert shrunk["code"] == 64
+    longer = base_config(tmp_path, **FIELDS | {"steps": 9})
+    (other,) = run_world(1, train_loop, longer, None, {"a": rows("a", 80)}, folder=tmp_path)
+    assert other["code"] == 64
+
+
+def test_samples_are_read_ahead_once_and_what_is_not_asked_for_is_dropped() -> None:
+    asked: list[int] = []
+
+    class Data:
+        def __len__(self) -> int:
+            return 100
+
+        def __getitem__(self, index: int) -> int:
+            asked.append(index)
+            if index == 13:
+                raise OSError("broken sample 13")
+            return index
+
+    ahead = ReadAhead([Data(), Stream(lambda first: islice(iter(range(100)), first, None), 100)], 1)
+    ahead.expect([(0, 3), (0, 4), (1, 0), (0, 13)])
+    assert [ahead.read(0, 3), ahead.read(1, 0), ahead.read(1, 1), ahead.read(0, 9)] == [3, 0, 1, 9]
+    ahead.expect([(0, 4), (0, 13)])
+    assert ahead.read(0, 4) == 4
+    with pytest.raises(OSError, match="broken sample 13"):
+        ahead.read(0, 13)
+    assert sorted(asked) == [3, 4, 9, 13]
 
 
 def test_a_stream_is_read_forward_and_opened_anew_only_to_go_back() -> None:
@@ -100,18 +126,18 @@ def test_a_stream_is_read_forward_and_opened_anew_only_to_go_back() -> None:
 
 
 def test_the_example_is_preempted_and_resumed_by_other_workers_and_reports_each_step_once(tmp_path: Path) -> None:
-    """Real processes, a real SIGTERM to one of them; two workers, then three."""
+    """Real processes, a real SIGTERM to one of them; two workers, then one."""
     backend, lefts = LocalBackend(tmp_path / "root"), [0]
     script = str(Path(__file__).parents[2] / "docs" / "examples" / "plain_torch.py")
     with FakeServer() as server:
         env = {"COUNTERFLOW_URL": server.url, "COUNTERFLOW_TOKEN": "cf_t", "PYTHONPATH": os.getcwd()}
         env["COUNTERFLOW_SNAPSHOT_DIR"] = str(tmp_path / "snapshots")
-        for name, world in (("1", 2), ("2", 3)):
+        for name, world in (("1", 2), ("2", 1)):
             command = [sys.executable, script, "100000"]
             handle = backend.launch(LaunchSpec(name, "j1", f"a{name}", command, env, world, str(tmp_path / name)))
-            reached = lefts[-1] + 20
+            reached = lefts[-1] + 8
             eventually(lambda at=reached: any(row["step"] >= at for row in server.state.rows("steps")), 120.0)
-            os.kill(backend.poll(handle).workers[1].pid or 0, signal.SIGTERM)
+            os.kill(backend.poll(handle).workers[-1].pid or 0, signal.SIGTERM)
             seen = backend.wait(handle, 60.0)
             assert (seen.exit_code, seen.failure_class) == (81, None)
             assert seen.result is not None
@@ -123,5 +149,5 @@ def test_the_example_is_preempted_and_resumed_by_other_workers_and_reports_each_
                 assert sum(part[2] for (at, _), part in totals.items() if at == step) == 32
             server.state.reports.clear()
         first, second = server.state.named("start")
-        assert (second["start_step"], second["world_size"]) == (lefts[1], 3)
+        assert (second["start_step"], second["world_size"]) == (lefts[1], 1)
         assert second["loaded_digest"] in [told.get("digest") for told in server.state.named("snapshots")]
