@@ -35,3 +35,27 @@ def test_a_refusal_that_is_not_ours_is_one_line(
     monkeypatch.setattr(httpx.Client, "request", lambda *_, **__: reply)
     assert main(["ps"]) == 1
     assert capsys.readouterr().err == "counterflow: The server answered 502 Bad Gateway.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "where", "body", "said"),
+    [
+        (["rebalance", "one", "8", "4"], "rebalance", {"shares": {"0": 8.0, "1": 4.0}}, "shares 8 4"),
+        (["rebalance", "one"], "rebalance", {"shares": {}}, "shares equal"),
+        (["drain", "one", "1"], "drain", {"rank": 1}, "without worker 1"),
+    ],
+)
+def test_orders_for_workers_are_sent_as_the_server_takes_them(
+    words: list[str],
+    where: str,
+    body: dict[str, object],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sent = []
+    monkeypatch.setattr(Connection, "get", lambda *_, **__: {"results": [{"id": "j1", "name": "one"}], "next": None})
+    monkeypatch.setattr(Connection, "post", lambda _, path, data=None, **__: sent.append((path, data)) or {"id": "c1"})
+    assert main(words) == 0
+    assert sent == [(f"jobs/j1/{where}/", body)]
+    assert said in capsys.readouterr().out

@@ -142,6 +142,18 @@ def resize(connection: Connection, options: argparse.Namespace) -> tuple[Any, st
     return order, f"Ordered: {options.workers} workers from the next control point on (order {order['id']})."
 
 
+def rebalance(connection: Connection, options: argparse.Namespace) -> tuple[Any, str]:
+    shares = {str(rank): share for rank, share in enumerate(options.shares)}
+    order = connection.post(f"jobs/{job_id(connection, options.job)}/rebalance/", {"shares": shares})
+    said = " ".join(f"{share:g}" for share in options.shares) or "equal"
+    return order, f"Ordered: shares {said} from the next step on (order {order['id']})."
+
+
+def drain(connection: Connection, options: argparse.Namespace) -> tuple[Any, str]:
+    order = connection.post(f"jobs/{job_id(connection, options.job)}/drain/", {"rank": options.rank})
+    return order, f"Ordered: on without worker {options.rank} from the next control point on (order {order['id']})."
+
+
 def costs(connection: Connection, options: argparse.Namespace) -> tuple[Any, str]:
     start = dt.datetime.now(dt.UTC) - dt.timedelta(days=options.days)
     ledger = connection.get("costs/", start=start.isoformat())
