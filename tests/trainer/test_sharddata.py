@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from trainer_client.sampleforms import Form, conversed, preferred
 from trainer_client.sharddata import ShardDataError, ShardSet, load_shard_config, parse_added
 from trainer_client.shardfiles import open_samples
 
@@ -128,3 +129,39 @@ def test_added_samples_extend_or_replace(tmp_path: Path) -> None:
         parse_added(b'{"text": "b"}\n', "r1", 2)
     with pytest.raises(ShardDataError, match="r1:1: not JSON"):
         parse_added(b"oops\n", "r1", 1)
+
+
+MESSAGES = [{"role": "user", "content": "say"}]
+
+
+@pytest.mark.parametrize(
+    ("form", "good", "bad", "words"),
+    [
+        (
+            preferred,
+            {"prompt": "p", "chosen": "c", "rejected": "r"},
+            {"prompt": "p", "chosen": "c"},
+            "'rejected' is missing",
+        ),
+        (
+            preferred,
+            {"prompt": MESSAGES, "chosen": MESSAGES, "rejected": MESSAGES},
+            {"prompt": "p", "chosen": MESSAGES, "rejected": MESSAGES},
+            "not of one kind",
+        ),
+        (conversed, {"messages": MESSAGES}, {"messages": "say"}, "must be a list"),
+        (
+            conversed,
+            {"prompt": "p", "completion": "c"},
+            {"prompt": "p", "completion": MESSAGES},
+            "two texts or two lists",
+        ),
+        (conversed, {"text": "t"}, {"prompt": "p"}, "'response' is missing"),
+    ],
+)
+def test_each_way_of_training_has_its_form(tmp_path: Path, form: Form, good: object, bad: object, words: str) -> None:
+    path = write(tmp_path / "a.jsonl", json.dumps(good) + "\n" + json.dumps(bad))
+    samples = open_samples(path, None, form)
+    assert samples.read(0) == good
+    with pytest.raises(ShardDataError, match=rf"a.jsonl:2: .*{words}"):
+        samples.read(1)

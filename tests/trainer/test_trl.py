@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.trainer.paths import Course, assert_equal_bits, assert_nothing_lost, run_paths, starts
 from tests.trainer.trlruns import build_sft, write_forms, write_pairs
-from tests.trainer.worlds import run_world
+from tests.trainer.worlds import base_config, run_world, train_each
 
 pytestmark = pytest.mark.timeout(300)
 
+HELD_OUT = {"eval_fraction": 0.2, "eval_every": 2}
 FIELDS = {"steps": 3, "global_batch": 14, "micro_batch": 2}
 
 
@@ -40,8 +42,8 @@ def test_dpo_is_resized_inside_a_step_and_loses_nothing(tmp_path: Path) -> None:
     found = run_paths(
         tmp_path,
         {
-            "one": Course((1,)),
-            "resized": Course((2, 1, 3), ((1, 0), (1, 2))),
+            "one": Course((1,), (), HELD_OUT),
+            "resized": Course((2, 1, 3), ((1, 0), (1, 2)), HELD_OUT),
             "exact": Course((1,), (), {"fidelity": "exact", "lora": 4}),
             "exact_resized": Course((2, 3), ((1, 0),), {"fidelity": "exact", "lora": 4}),
         },
@@ -51,8 +53,36 @@ def test_dpo_is_resized_inside_a_step_and_loses_nothing(tmp_path: Path) -> None:
     )
     assert starts(found["resized"]) == [(0, 0), (1, 4), (1, 5)]
     assert_nothing_lost(found["resized"], found["one"][0])
+    (whole,), last = found["one"][0], found["resized"][-1]
+    assert sorted(whole["evaluations"]) == [2, 3]
+    for step, shards in whole["evaluations"].items():
+        for name, (loss, pairs, samples) in shards.items():
+            assert last[0]["evaluations"][step][name] == (pytest.approx(loss, rel=1e-5), pairs, samples)
+            assert pairs == samples > 0
     assert_nothing_lost(found["exact_resized"], found["exact"][0])
     assert_equal_bits(found["exact_resized"], found["exact"][0])
+
+
+def test_pairs_join_while_it_trains_and_samples_of_another_form_do_not(tmp_path: Path) -> None:
+    write_pairs(tmp_path, {"a": 8})
+    args = {"shard": "new", "mode": "replace", "num_samples": 3, "weight": 10.0}
+    order = [{"id": "d1", "action": "add_shard", "args": args, "not_before_step": 1}]
+    fields = {"method": "dpo", "steps": 3, "global_batch": 4, "micro_batch": 2}
+    pairs = [{"id": f"new-{at}", "prompt": "say", "chosen": "red", "rejected": f"no {at}"} for at in range(3)]
+    answers = [{"id": pair["id"], "prompt": "say", "response": "red"} for pair in pairs]
+    cases = [
+        {
+            "config": base_config(tmp_path, gradient_snapshot_dir=tmp_path / name, **fields),
+            "directives": order,
+            "data": b"".join(json.dumps(row).encode() + b"\n" for row in rows),
+        }
+        for name, rows in (("pairs", pairs), ("answers", answers))
+    ]
+    ((joined, refused),) = run_world(1, train_each, cases, folder=tmp_path)
+    assert [(ack.outcome, ack.step) for ack in joined["acks"]] == [("applied", 1)]
+    assert {name for step in (1, 2) for _, name, _ in joined["ledger"][step]} >= {"new"}
+    assert [ack.outcome for ack in refused["acks"]] == ["refused"]
+    assert "'chosen' is missing" in refused["acks"][0].detail
 
 
 CHAT = (
@@ -66,7 +96,6 @@ def _as_trl_has_it(folder: Path, method: str) -> list[tuple[str, object, object]
     from datasets import Dataset
 
     from tests.trainer.trlruns import build_sft
-    from tests.trainer.worlds import base_config
     from trainer_client.finetune import build_trainer
     from trainer_client.session import Session, SessionConfig
     from trainer_client.sharddata import load_shard_config
@@ -124,7 +153,6 @@ def test_tokens_padding_and_loss_are_those_of_trl(tmp_path: Path, method: str) -
 
 def _refusals(folder: Path) -> list[str]:
     from tests.trainer.trlruns import build_sft
-    from tests.trainer.worlds import base_config
     from trainer_client.session import Session, SessionConfig
     from trainer_client.sharddata import load_shard_config
 
