@@ -1,4 +1,4 @@
-"""A real training with a planted slow worker: noticed by its reports, given a smaller share by a rule, and measured."""
+"""A real training with a planted slow worker: noticed by its reports, given a smaller share by a rule, measured, and left alone."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from jobs.models import Decision, Job
+from jobs.models import Command, Decision, Job
 from jobs.planning import outcomes_measure, stragglers_evaluate
 from jobs.scheduler.rules.straggler import StragglerFacts
 from jobs.services.events import SYSTEM
 from jobs.services.jobs import job_cancel
+from jobs.services.resizes import job_drain
 from jobs.services.rules import rule_set
 from jobs.stragglers import straggler_facts
 from tests.contract.conftest import Server
@@ -62,6 +63,15 @@ def test_a_worker_of_a_third_of_the_speed_no_longer_holds_the_others_up(
     assert [worker.num_micro for worker in after.workers] == shares
     decision.refresh_from_db()
     assert decision.outcome["verdict"] != "no data"
+
+    order = job_drain(job=Job.objects.get(pk=job.pk), rank=0, now=timezone.now())
+    until(lambda: job.attempts.filter(fence=2, status="running").exists(), "the other worker goes on alone")
+    until(lambda: Command.objects.get(pk=order.pk).status == "done", "the drain is over")
+    first, heir = job.attempts.order_by("fence")
+    assert (first.status, heir.world_size, heir.places) == ("resized", 1, [1])
+    order.refresh_from_db()
+    assert order.result["proof"] == "equal"
+    assert "takes 3 times as long" in (Path(heir.run_dir) / "logs" / "rank-0.log").read_text()  # rank 0, in place 1
     job.refresh_from_db()
     job_cancel(job=job, now=timezone.now(), actor=SYSTEM)
     until(lambda: not job.instances.exclude(status="terminated").exists(), "all processes have ended")
