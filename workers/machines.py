@@ -7,6 +7,7 @@ every create carries its machine's token, and an end is asked for until it is co
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -36,20 +37,22 @@ YOUNG = dt.timedelta(seconds=60)  # so long a machine may be missing from what t
 LINGER = dt.timedelta(seconds=30)  # a trainer may write on for so long after its last word
 BACKOFF = dt.timedelta(seconds=1)  # after the first answer that there is none; then twice that, and so on up to:
 BACKOFF_MAX = dt.timedelta(seconds=30)
+_looking = threading.Lock()  # ticks that pile up would take all threads from what is urgent
 
 
 @app.task(name="workers.machines")
 @once_per_slot("machines")
 def machines() -> None:
-    """One look at the market and at every machine."""
-    if not settings.MARKET:
+    """One look at the market and at every machine; none while the last one waits for a slow provider."""
+    if not settings.MARKET or not _looking.acquire(blocking=False):
         return
-    now = timezone.now()
     try:
-        machines_watch(now=now)
+        machines_watch(now=timezone.now())
+        market_look(now=timezone.now())
     except BackendError as error:
         logger.warning("machines_unknown", error=str(error))
-    market_look(now=now)
+    finally:
+        _looking.release()
 
 
 def market_look(*, now: dt.datetime) -> None:
@@ -69,7 +72,7 @@ def machines_watch(*, now: dt.datetime) -> None:
 
 def held_rows() -> QuerySet[Instance]:
     """Machines of the provider whose end is not confirmed."""
-    rows = Instance.objects.filter(backend=PROVIDER, offer__isnull=False).exclude(status="terminated")
+    rows = Instance.objects.filter(backend=PROVIDER).exclude(status="terminated")
     return rows.select_related("job", "job__team", "team", "offer").order_by("id")
 
 
