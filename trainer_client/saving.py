@@ -17,6 +17,7 @@ from trainer_client.agreement import Agreement
 from trainer_client.digests import combined_digest, part_digests, state_digest
 from trainer_client.fence import Fence, StaleAttempt
 from trainer_client.partialstep import PartialStep
+from trainer_client.slicefiles import slice_number
 from trainer_client.snapshots import Snapshot, SnapshotStore, flushing, step_of
 from trainer_client.staging import Staging
 from trainer_client.training_state import (
@@ -248,24 +249,30 @@ def find_resume(
 ) -> LoadedState | None:
     """The state to go on from on every rank, or None (collective).
 
-    Rank 0 verifies. A snapshot that is torn, or whole but not to be read by any rank, is set aside and the one before is used.
+    Rank 0 verifies, but for slices, which the ranks share out. A snapshot that is torn, or whole but not to be read by any rank, is
+    set aside and the one before is used.
     """
     while True:
         found: Snapshot | None = None
         if agreement.rank == 0:
-            found = store.latest_verified(on_corrupt)
+            found = store.latest_verified(on_corrupt, only=lambda name: slice_number(name) is None)
         found = agreement.broadcast(found)
         if found is None:
             return None
-        loaded, trouble = _read(found)
+        loaded, trouble = _read(found, agreement)
         troubles = [text for text in agreement.gather(trouble) if text]
         if not troubles:
             return loaded
         set_aside(store, found, f"{found.name} verifies but cannot be read: {troubles[0]}", agreement, on_corrupt)
 
 
-def _read(found: Snapshot) -> tuple[LoadedState | None, str]:
+def _read(found: Snapshot, agreement: Agreement) -> tuple[LoadedState | None, str]:
+    def is_own(name: str) -> bool:
+        number = slice_number(name)
+        return number is not None and number % agreement.world_size == agreement.rank
+
     try:
+        SnapshotStore(found.path.parent).verify(found.path, only=is_own)
         return read_state(found), ""
     except OSError:
         raise  # the disk, not the snapshot: another start may read it

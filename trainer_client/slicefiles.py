@@ -8,6 +8,7 @@ Legend: W ranks that saved.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,6 +33,12 @@ class Rows(Protocol):
 
 def slice_file(rank: int) -> str:
     return f"slices-{rank:04d}.pt"
+
+
+def slice_number(name: str) -> int | None:
+    """Whose file of that name it is; None for other files."""
+    found = re.fullmatch(r"slices-(\d{4,})\.pt", name)
+    return int(found.group(1)) if found else None
 
 
 def write_slices(path: Path, slices: Mapping[str, Slice], first_rows: Mapping[str, int]) -> None:

@@ -21,7 +21,16 @@ from trainer_client.manifests import measure
 from trainer_client.partialstep import PartialStep
 from trainer_client.saving import Draft, StateSaver, proof
 from trainer_client.slicedigests import rows_of, slice_digests
-from trainer_client.slicefiles import GRADIENTS, MODEL, OPTIMIZER, gradient_piece, slice_file, with_slices, write_slices
+from trainer_client.slicefiles import (
+    GRADIENTS,
+    MODEL,
+    OPTIMIZER,
+    gradient_piece,
+    slice_file,
+    slice_number,
+    with_slices,
+    write_slices,
+)
 from trainer_client.slices import local
 from trainer_client.staging import Staging
 from trainer_client.training_state import model_state, write_head, write_tensors
@@ -93,9 +102,7 @@ class SliceSaver(StateSaver):
 
     def _is_own(self, name: str) -> bool:
         """Whether this rank reads that file back: its own, and on rank 0 what is nobody's."""
-        if self._talk.rank > 0:
-            return name == slice_file(self._talk.rank)
-        return name not in {slice_file(rank) for rank in range(1, self._talk.world_size)}
+        return (slice_number(name) or 0) == self._talk.rank
 
     def _first(self, work: Callable[[], T]) -> T:
         """What `work` gives on rank 0, on every rank; raises on all where it raises there (collective)."""

@@ -34,6 +34,12 @@ log = logging.getLogger("counterflow.snapshots")
 NAME = re.compile(r"^step-(\d{6,})-[0-9a-f]{4}$")
 CORRUPT = "corrupt-"
 NUM_CORRUPT_KEPT = 1  # for a person to look at
+Chosen = Callable[[str], bool]  # by a file's name
+
+
+def every_file(name: str) -> bool:
+    """All of a snapshot."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +123,7 @@ class SnapshotStore:
         if full:
             raise _no_room(self.root) from error
 
-    def verify(
-        self, path: Path, *, from_disk: bool = False, only: Callable[[str], bool] = lambda name: True
-    ) -> Snapshot:
+    def verify(self, path: Path, *, from_disk: bool = False, only: Chosen = every_file) -> Snapshot:
         """Read everything, or files for which `only`, and compare with the manifest; `SnapshotCorrupt` names what differs.
 
         `from_disk`: not from the memory in which the system still holds what was just written. `OSError`: it cannot be told now.
@@ -139,12 +143,16 @@ class SnapshotStore:
             found, key=lambda path: (step_of(path.name), _micro_step(path), path.stat().st_mtime), reverse=True
         )
 
-    def latest_verified(self, on_corrupt: Callable[[Path, str], None] | None = None) -> Snapshot | None:
-        """The newest snapshot that verifies. Each that does not is set aside (so that no later start stumbles over it
-        again) and told to `on_corrupt`."""
+    def latest_verified(
+        self, on_corrupt: Callable[[Path, str], None] | None = None, only: Chosen = every_file
+    ) -> Snapshot | None:
+        """The newest snapshot that verifies, all of it or files for which `only`.
+
+        Each that does not is set aside (so that no later start stumbles over it again) and told to `on_corrupt`.
+        """
         for path in self.candidates():
             try:
-                return self.obtain(path)
+                return self.obtain(path, only)
             except SnapshotCorrupt as error:
                 log.error("snapshot refused: %s", error)
                 self.set_aside(path.name)
@@ -152,9 +160,9 @@ class SnapshotStore:
                     on_corrupt(path, str(error))
         return None
 
-    def obtain(self, path: Path) -> Snapshot:
+    def obtain(self, path: Path, only: Chosen = every_file) -> Snapshot:
         """A candidate, verified, with its files at `path` on this machine."""
-        return self.verify(path)
+        return self.verify(path, only=only)
 
     def set_aside(self, name: str) -> None:
         """From here on it does not count. One that is not there (any more) is no error."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_client.manifests import MANIFEST, SnapshotCorrupt, compare, manifest_read, measure_stream
-from trainer_client.snapshots import NAME, Snapshot, SnapshotStore, snapshot_of, step_of
+from trainer_client.snapshots import NAME, Chosen, Snapshot, SnapshotStore, every_file, snapshot_of, step_of
 
 REFUSED = "manifest.refused.json"
 Guard = Callable[[], AbstractContextManager[None]]
@@ -72,9 +72,7 @@ class UrlStore(SnapshotStore):
         with self._guard():
             self._files.put_file(str(snapshot.path / MANIFEST), self._at(snapshot.name, MANIFEST))
 
-    def verify(
-        self, path: Path, *, from_disk: bool = False, only: Callable[[str], bool] = lambda name: True
-    ) -> Snapshot:
+    def verify(self, path: Path, *, from_disk: bool = False, only: Chosen = every_file) -> Snapshot:
         """Read every object of the snapshot, or those for which `only`, and compare with its manifest."""
         manifest = self._manifest(path.name)
         for name, expected in ((name, entry) for name, entry in manifest["files"].items() if only(name)):
@@ -94,7 +92,7 @@ class UrlStore(SnapshotStore):
             return int(manifest.get("micro_step", 0)), float(manifest.get("written_at", 0.0))
         return 2**31, 0.0
 
-    def obtain(self, path: Path) -> Snapshot:
+    def obtain(self, path: Path, only: Chosen = every_file) -> Snapshot:
         """Copy it to this machine and verify the copy."""
         manifest = self._manifest(path.name)
         shutil.rmtree(path, ignore_errors=True)
@@ -103,7 +101,7 @@ class UrlStore(SnapshotStore):
             (path / name).parent.mkdir(parents=True, exist_ok=True)
             with self._object(path.name, name) as source, open(path / name, "wb") as target:
                 shutil.copyfileobj(source, target, 1024 * 1024)
-        return SnapshotStore(self.root).verify(path)
+        return SnapshotStore(self.root).verify(path, only=only)
 
     def set_aside(self, name: str) -> None:
         if self._files.exists(self._at(name, MANIFEST)):
