@@ -107,8 +107,7 @@ def workers_touch(attempt: Writing, batches: list[Batch], now: dt.datetime) -> N
         for batch in mine:
             seq, step = max(seq, batch.seq), max(step, last_step(batch))
             time_s = _smoothed(time_s, batch.step_columns.get("step_time_s", np.empty(0)))
-            own, counts = own_times(batch)
-            micro_s, share = _smoothed(micro_s, own), float(counts[-1]) if len(counts) else share
+            micro_s, share = _smoothed(micro_s, own_times(batch)), newest_share(batch, share)
         system = next((json.dumps(b.system) for b in reversed(mine) if b.system), None)
         changes.append((seq, step, time_s, micro_s, share, _time(now), system, pk))
     with connection.cursor() as cursor:
@@ -169,12 +168,20 @@ def _worker_new(attempt: Writing, rank: int, now: dt.datetime) -> int:
     return int(Worker.objects.create(attempt_id=attempt.pk, rank=rank, created_at=now).pk)
 
 
-def own_times(batch: Batch) -> tuple[NDArray, NDArray]:
-    """Own seconds for one micro-batch, and their number, of the steps in which both were measured."""
+def own_times(batch: Batch) -> NDArray:
+    """Own seconds for one micro-batch, of the steps that had some and were measured."""
     nothing = np.full(len(batch.step), np.nan)
     own, counts = (batch.step_columns.get(name, nothing) for name in ("compute_s", "num_micro"))
     known = np.isfinite(own) & np.isfinite(counts) & (counts > 0)
-    return own[known] / counts[known], counts[known]
+    times: NDArray = own[known] / counts[known]
+    return times
+
+
+def newest_share(batch: Batch, before: float | None) -> float | None:
+    """Micro-batches of the newest step in the batch that tells them; none is a number, too."""
+    counts = batch.step_columns.get("num_micro", np.empty(0))
+    counts = counts[np.isfinite(counts)]
+    return float(counts[-1]) if len(counts) else before
 
 
 def _smoothed(before: float | None, times: NDArray) -> float | None:

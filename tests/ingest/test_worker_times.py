@@ -27,6 +27,10 @@ def test_own_time_and_share_of_a_worker_are_stored_with_it_and_over_steps(client
     times = step_times(attempt.job, attempt=Attempt.objects.get(pk=attempt.pk), width=4)
     assert (times.own[1, 0], times.micro[1, 0], times.mean[1, 0]) == pytest.approx((0.6, 0.2, 0.9))
     assert np.isnan(times.micro[0, 0])
+    idle = {"step": [3], "step_time_s": [0.9], "compute_s": [0.0], "num_micro": [0], "nonfinite": {}}
+    assert post(client, attempt, secret, "reports", report(worker=1, seq=1, points=[], steps=idle)).status_code == 200
+    worker.refresh_from_db()
+    assert (worker.micro_time_s, worker.num_micro) == (pytest.approx(0.2), 0)
 
 
 def test_a_rollup_row_from_before_own_times_is_read_as_one_without_them() -> None:
