@@ -26,9 +26,10 @@ PATIENCE_S = 90.0  # for a loaded machine; nothing here is expected to take long
 class Bench:
     """Every value goes through JSON on its way, as it does in production."""
 
-    def __init__(self, backend: Backend, folder: Path) -> None:
+    def __init__(self, backend: Backend, folder: Path, claims: str = "") -> None:
         self.backend = backend
         self.folder = folder
+        self._claims = claims  # makes claims unlike those of other tests, where an engine never forgets one
         self._handles: list[Handle] = []
 
     def spec(self, script: str, **fields: Any) -> LaunchSpec:
@@ -42,7 +43,11 @@ class Bench:
             "run_dir": str(self.folder / "run"),
             "grace_s": 5.0,
         }
-        return LaunchSpec.from_json(json.loads(json.dumps(LaunchSpec(**plain | fields).to_json())))
+        spec = LaunchSpec(**plain | fields | {"claim": self.claim(str((plain | fields)["claim"]))})
+        return LaunchSpec.from_json(json.loads(json.dumps(spec.to_json())))
+
+    def claim(self, name: str) -> str:
+        return f"{name}-{self._claims}" if self._claims else name
 
     def launch(self, script: str, **fields: Any) -> Handle:
         return self.keep(self.backend.launch(self.spec(script, **fields)))
@@ -60,14 +65,14 @@ class Bench:
             seen = Observation(**json.loads(json.dumps(self.backend.poll(handle).to_json())))
             return seen if seen.state in OVER else None
 
-        return wait_until(look, within_s=PATIENCE_S, what=f"{handle['claim']} ends")  # type: ignore[return-value]
+        return wait_until(look, within_s=PATIENCE_S, what=f"{handle['claim']} ends", every_s=0.15)  # type: ignore[return-value]
 
     def seen(self, handle: Handle, state: str) -> Observation:
         def look() -> Observation | None:
             seen = self.backend.poll(handle)
             return seen if seen.state == state else None
 
-        return wait_until(look, within_s=PATIENCE_S, what=f"{handle['claim']} is {state}")  # type: ignore[return-value]
+        return wait_until(look, within_s=PATIENCE_S, what=f"{handle['claim']} is {state}", every_s=0.15)  # type: ignore[return-value]
 
     def log(self, rank: int) -> str:
         path = self.folder / "run" / "logs" / f"rank-{rank}.log"

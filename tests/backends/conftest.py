@@ -11,11 +11,12 @@ import pytest
 
 from tests.backends.bench import Bench, folder_for_all
 from tests.backends.kube_emulator import Kubelet, KubeServer
+from tests.backends.ray_head import RayHead
 from tests.backends.slurm_cluster import SlurmCluster
 from trainer_client.backends import get_backend
 from trainer_client.backends.kubernetes_objects import Place
 
-ENGINES = ("local", "slurm", "kubernetes")
+ENGINES = ("local", "slurm", "kubernetes", "ray")
 
 
 @pytest.fixture(scope="session")
@@ -47,9 +48,9 @@ def local(tmp_path: Path) -> Iterator[Bench]:
     bench.clear()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def kube_server() -> Iterator[KubeServer]:
-    """kmock's API server for the whole session; each test has a namespace of its own."""
+    """kmock's API server, a new one for each test: it keeps every request, and is slower with each."""
     server = KubeServer()
     server.start()
     yield server
@@ -59,14 +60,32 @@ def kube_server() -> Iterator[KubeServer]:
 @pytest.fixture
 def kubernetes(kube_server: KubeServer, tmp_path: Path) -> Iterator[Bench]:
     """The Kubernetes backend on the emulator, with processes of this machine in place of pods."""
-    namespace = f"test-{uuid.uuid4().hex[:8]}"
-    kubelet = Kubelet(kube_server, namespace)
+    kubelet = Kubelet(kube_server, "trial")
     kubelet.start()
-    place = Place(image="none", namespace=namespace, python=sys.executable)
+    place = Place(image="none", namespace="trial", python=sys.executable)
     bench = Bench(get_backend("kubernetes", place=place, client=kube_server.client()), tmp_path)
     yield bench
     bench.clear()
     kubelet.stop()
+
+
+@pytest.fixture(scope="session")
+def ray_address() -> Iterator[str]:
+    """A real Ray on loopback, where Ray is installed; it is too large to be installed for tests alone."""
+    pytest.importorskip("ray", reason="Ray is not installed (pip install 'ray[default]')")
+    with folder_for_all() as folder:
+        head = RayHead(folder)
+        try:
+            yield head.start()
+        finally:
+            head.stop()
+
+
+@pytest.fixture
+def ray(ray_address: str, tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(get_backend("ray", address=ray_address, bundle={"CPU": 1.0}), tmp_path, claims=uuid.uuid4().hex[:6])
+    yield bench
+    bench.clear()
 
 
 @pytest.fixture(params=ENGINES)

@@ -91,7 +91,7 @@ class Kubelet:
             pod.process.wait()
 
     def _run(self) -> None:
-        while not self._over.wait(0.1):
+        while not self._over.wait(0.2):
             jobs = {job["metadata"]["name"]: job for job in _items(self._batch.list_namespaced_job, self.namespace)}
             for name, job in jobs.items():
                 self._admit(name, job)

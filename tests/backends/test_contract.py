@@ -73,7 +73,7 @@ def test_a_rank_that_ignores_the_term_is_killed_after_the_grace_time(bench: Benc
 def test_one_rank_that_dies_ends_the_others_and_is_named(bench: Bench) -> None:
     other = str(bench.folder / "run" / "logs" / "rank-0.log")
     ready = f"'ready' in __import__('pathlib').Path({other!r}).read_text()"
-    script = f"import os\nif os.environ['RANK'] == '1':\n    while not {ready}: pass\n    raise MemoryError('no more')\n{WAIT}"
+    script = f"import os\nif os.environ['RANK'] == '1':\n    while not {ready}: __import__('time').sleep(0.05)\n    raise MemoryError('no more')\n{WAIT}"
     seen = bench.over(bench.launch(script))
     assert (seen.state, seen.exit_code, seen.failure_class) == ("exited", 1, "out_of_memory")
     assert "rank 1 ended with exit code 1: MemoryError: no more" in seen.detail
@@ -114,9 +114,9 @@ def test_a_marker_of_an_earlier_launch_does_not_count(bench: Bench) -> None:
 def test_only_living_launches_with_the_tag_are_listed(bench: Bench) -> None:
     bench.over(bench.launch("pass", claim="done", tags={"team": "x", "note": "a=b|c d"}, num_workers=1))
     handle = bench.launch(WAIT, claim="lives", tags={"team": "x", "note": "a=b|c d"}, num_workers=1)
-    assert [found["claim"] for found in bench.backend.list("team=x")] == ["lives"]
+    assert [found["claim"] for found in bench.backend.list("team=x")] == [bench.claim("lives")]
     assert bench.backend.list("note=a=b|c d") == [handle]
-    assert [found["claim"] for found in bench.backend.list("attempt=a1")] == ["lives"]
+    assert [found["claim"] for found in bench.backend.list("attempt=a1")] == [bench.claim("lives")]
     assert bench.backend.list("team=y") == []
 
 

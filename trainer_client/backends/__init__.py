@@ -10,6 +10,7 @@ from trainer_client.backends.base import Backend, BackendError, LaunchSpec, Obse
 _KNOWN = {
     "kubernetes": ("trainer_client.backends.kubernetes_backend", "KubernetesBackend"),
     "local": ("trainer_client.backends.local", "LocalBackend"),
+    "ray": ("trainer_client.backends.ray_backend", "RayBackend"),
     "slurm": ("trainer_client.backends.slurm", "SlurmBackend"),
 }
 

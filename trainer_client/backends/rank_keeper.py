@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_client.backends.base import LaunchSpec
+from trainer_client.backends.processes import dies_with_parent
 from trainer_client.backends.rank_files import CANNOT_START, read_json
 from trainer_client.backends.ranklogs import RankLog
 from trainer_client.journal import write_durably
@@ -63,7 +64,12 @@ def _run(folder: Path, spec: LaunchSpec, rank: int, record: dict[str, Any]) -> i
     environment = rank_environment(folder, spec, rank)
     try:
         process = subprocess.Popen(
-            spec.command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            spec.command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            preexec_fn=dies_with_parent(),
         )
     except OSError as error:
         _say(Path(spec.run_dir), rank, f"cannot start: {error}")
@@ -142,6 +148,8 @@ def _master(folder: Path, rank: int) -> tuple[str, int]:
 
 def _address() -> str:
     """This node, as the others can reach it."""
+    if given := os.environ.get("COUNTERFLOW_NODE_IP"):
+        return given
     if os.environ.get("SLURM_NNODES", "1") == "1":
         return "127.0.0.1"
     for name in (os.environ.get("SLURMD_NODENAME", ""), socket.gethostname()):
