@@ -72,8 +72,13 @@ def test_a_rank_that_ignores_the_term_is_killed_after_the_grace_time(bench: Benc
 
 def test_one_rank_that_dies_ends_the_others_and_is_named(bench: Bench) -> None:
     other = str(bench.folder / "run" / "logs" / "rank-0.log")
-    ready = f"'ready' in __import__('pathlib').Path({other!r}).read_text()"
-    script = f"import os\nif os.environ['RANK'] == '1':\n    while not {ready}: __import__('time').sleep(0.05)\n    raise MemoryError('no more')\n{WAIT}"
+    dies = f"""
+import os, pathlib, time
+if os.environ["RANK"] == "1":
+    while "ready" not in pathlib.Path({other!r}).read_text(): time.sleep(0.05)
+    raise MemoryError("no more")
+"""
+    script = dies + WAIT
     seen = bench.over(bench.launch(script))
     assert (seen.state, seen.exit_code, seen.failure_class) == ("exited", 1, "out_of_memory")
     assert "rank 1 ended with exit code 1: MemoryError: no more" in seen.detail
