@@ -87,7 +87,7 @@ def test_the_decisions_say_in_words_what_a_yes_does():
     second = make_decision(job, rule="straggler", kind="drain_worker", subject="worker:0", args=drain, allowed={})
     client = signed_in(cast.approver)
     text = client.get(reverse("decision", args=[first.uuid])).content.decode()
-    assert "worker 0 8, worker 1 4" in text
+    assert "shared out as 8 for worker 0, 4 for worker 1." in text
     assert "Its accelerator says that it is kept slow" in text
     assert "without the place of worker 1" in client.get(reverse("decision", args=[second.uuid])).content.decode()
     assert "drain worker" in client.get("/rules/").content.decode()

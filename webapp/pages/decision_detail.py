@@ -199,7 +199,7 @@ def consequence(decision: Decision, args: dict[str, Any]) -> str:
             f"batch and learning rate stay as they are."
         )
     if decision.kind == "rebalance":
-        shares = ", ".join(f"worker {rank} {share:g}" for rank, share in args.get("shares", {}).items())
+        shares = ", ".join(f"{share:g} for worker {rank}" for rank, share in args.get("shares", {}).items())
         return (
             f"From the next step on its micro-batches are shared out as {shares}. Samples, their order, global batch and learning "
             "rate stay; a later rebalance or a resize takes it back."
