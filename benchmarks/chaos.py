@@ -19,15 +19,14 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any
 
 import psutil
+from chaos_checks import check_patiently, stuck
 from chaos_faults import Faults, end, second_beat
 from installation import REPO, Installation
 
 STUCK_S, STUCK_REAL_S = 240.0, 900.0  # a loaded machine takes a minute to start a real trainer
-EXACT = Decimal("0.000001")  # USD by which ledger and bill may differ: the last digits of a division
 STEPS = (25, 60)
 TRAINING = {"global_batch": 6, "micro_batch": 1, "seq_len": 32, "snapshot_every": 50, "export_every": 100_000}
 TRACE = {
@@ -159,64 +158,6 @@ def _babysit(trial: Trial) -> None:
     waits = trial.job.commands.filter(kind__in=ALLOCATIONS, status__in=("issued", "claimed")).exists()
     if not waits and not held.usable and not held.requested_spot + held.requested_on_demand and trial.story:
         decide(trial, "procure", 1, 0)
-
-
-def check(trial: Trial, provider: Any) -> None:
-    """What must hold when a trial is over; breaches go into `wrong`."""
-    from django.utils import timezone
-
-    from jobs.selectors.costs import instance_cost_usd
-    from workers.rundirs import job_dir
-
-    job, now = trial.job, timezone.now()
-    tag = f"job={job.uuid}"
-    told = {record["token"]: record for record in provider.machines(tag, every=True)}
-    rows = {row.claim: row for row in job.instances.all()}
-    bill = {line["token"]: Decimal(line["usd"]) for line in provider.bill(tag)["machines"]}
-    ledger = {claim: instance_cost_usd(row, start=None, end=now) for claim, row in rows.items()}
-    for decision in job.decisions.filter(rule="chaos").exclude(
-        status__in=("rejected", "expired", "superseded", "proposed")
-    ):
-        commands = list(decision.commands.all())
-        if decision.status not in ("succeeded", "failed") or len(commands) != 1:
-            trial.wrong.append(f"{decision} is {decision.status} with {len(commands)} commands")
-    if alive := [token for token, record in told.items() if record["status"] != "terminated"]:
-        trial.wrong.append(f"machines left: {alive}")
-    if unknown := set(told) - set(rows):
-        trial.wrong.append(f"machines unknown to the ledger: {sorted(unknown)}")
-    for token in set(rows) | set(bill):
-        ours, theirs = ledger.get(token, Decimal(0)), bill.get(token, Decimal(0))
-        if abs(ours - theirs) > EXACT:
-            trial.wrong.append(f"machine {token} cost {ours:.6f} by the ledger and {theirs:.6f} by the bill")
-    if abs(sum(ledger.values(), Decimal(0)) - sum(bill.values(), Decimal(0))) > EXACT:
-        trial.wrong.append("the ledger is not the bill")
-    if (job_dir(job) / "two_at_once").exists():
-        trial.wrong.append("two trainers ran at the same time")
-    if job.status == "failed" or (job.status == "cancelled" and not trial.cancelled):
-        trial.wrong.append(f"the job is {job.status}: {job.failure_message[:300]}")
-
-
-def check_patiently(trial: Trial, provider: Any) -> None:
-    """The same, when the provider answers: another trial may just have killed it."""
-    from trainer_client.backends import BackendError
-
-    for _ in range(120):
-        try:
-            trial.wrong.clear()
-            check(trial, provider)
-            return
-        except BackendError:
-            time.sleep(0.5)
-    trial.wrong.append("the provider did not answer for a minute")
-
-
-def stuck(trial: Trial) -> None:
-    """Say where a trial stands that does not end."""
-    commands = [
-        f"{c.kind} {c.status}: {c.error[:120]}" for c in trial.job.commands.exclude(status__in=("done", "failed"))
-    ]
-    machines = [f"{m.kind} {m.status} {m.detail}" for m in trial.job.instances.exclude(status="terminated")]
-    trial.wrong.append(f"stuck: job {trial.job.status}; {commands}; {machines}")
 
 
 def run(words: argparse.Namespace, faults: Faults) -> list[Trial]:

@@ -130,7 +130,7 @@ def machine_gone(*, instance: Instance, now: dt.datetime, ended_at: dt.datetime 
         ended_at=ended_at,
         started_at=instance.started_at or ended_at,
         detail="given back" if was_asked else TAKEN,
-        text=f"{_kind(instance)} machine {instance.provider_id} {'has ended' if was_asked else 'was ' + TAKEN}.",
+        text=_last_words(instance, was_asked),
     )
     if not was_asked and instance.job is not None:
         plan_ask(job=instance.job, now=now, why="A machine was taken.")
@@ -154,6 +154,12 @@ def machines_place(*, attempt: Attempt, instances: list[Instance]) -> None:
     Placement.objects.bulk_create(
         [Placement(attempt=attempt, instance=instance, rank=rank) for rank, instance in enumerate(instances)]
     )
+
+
+def _last_words(instance: Instance, was_asked: bool) -> str:
+    if not instance.provider_id:
+        return f"The wish for a {_kind(instance).lower()} machine was taken back; none was made."
+    return f"{_kind(instance)} machine {instance.provider_id} {'has ended' if was_asked else 'was ' + TAKEN}."
 
 
 def _nudge(instance: Instance, now: dt.datetime) -> None:
