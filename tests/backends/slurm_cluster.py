@@ -41,6 +41,7 @@ SlurmdParameters=config_overrides
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 KillWait=2
+MessageTimeout=2
 MinJobAge=2
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE

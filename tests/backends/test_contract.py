@@ -75,7 +75,8 @@ def test_one_rank_that_dies_ends_the_others_and_is_named(bench: Bench) -> None:
     dies = f"""
 import os, pathlib, time
 if os.environ["RANK"] == "1":
-    while "ready" not in pathlib.Path({other!r}).read_text(): time.sleep(0.05)
+    other = pathlib.Path({other!r})
+    while not other.exists() or "ready" not in other.read_text(): time.sleep(0.05)
     raise MemoryError("no more")
 """
     script = dies + WAIT

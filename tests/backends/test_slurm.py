@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.backends.bench import WAIT, Bench
+from tests.backends.bench import PATIENCE_S, WAIT, Bench
 from tests.backends.slurm_cluster import CPUS, NODES, SlurmCluster
+from tests.services import wait_until
 from trainer_client.backends import BackendError, LaunchSpec, get_backend
 from trainer_client.backends.rank_files import launch_folder
 from trainer_client.backends.slurm_commands import comment_of, tags_of
@@ -65,6 +67,32 @@ def test_a_job_ended_by_an_administrator_is_over(slurm: Bench, slurm_cluster: Sl
     slurm.ready()
     slurm_cluster.run("scancel", handle["id"])
     assert slurm.over(handle).exit_code == 81
+
+
+def test_a_controller_that_is_away_ends_nothing(
+    slurm: Bench, slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can be said of a job then, which is not the same as its end; it is still there afterwards."""
+    monkeypatch.setattr("trainer_client.backends.slurm_commands.AWAY_S", 1.0)
+    handle = slurm.launch(WAIT)
+    slurm.ready()
+    slurm_cluster.stop_controller()
+    try:
+        with pytest.raises(BackendError) as away:
+            slurm.backend.poll(handle)
+        assert not away.value.permanent
+        with pytest.raises(BackendError, match=re.escape(str(away.value))):
+            slurm.backend.launch(slurm.spec(WAIT, claim="c2"))
+    finally:
+        slurm_cluster.start_controller()
+
+    def back() -> bool:
+        try:
+            return slurm.backend.poll(handle).state == "running"
+        except BackendError:
+            return False
+
+    wait_until(back, within_s=PATIENCE_S, what="the controller is back", every_s=0.3)
 
 
 def test_orders_that_slurm_refuses_are_permanent_and_an_absent_slurm_is_not(

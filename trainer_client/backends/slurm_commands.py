@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 from trainer_client.backends.base import BackendError
 
 TIMEOUT_S = 30.0
+AWAY_S = 5.0
 PREFIX = "cf-"
 # What a repetition cannot mend: the order itself is refused.
 REFUSALS = (
@@ -100,14 +101,23 @@ class Queue:
         self.fresh_s = fresh_s
         self._seen: list[QueuedJob] = []
         self._seen_at = float("-inf")
+        self._away: tuple[float, str] = (float("-inf"), "")
 
     def forget(self) -> None:
         """What was seen counts no more: something was just changed."""
         self._seen_at = float("-inf")
 
     def jobs(self) -> list[QueuedJob]:
+        """Raises `BackendError`. A controller that is away is asked again after `AWAY_S` only: to ask costs seconds."""
+        since, said = self._away
+        if time.monotonic() - since < AWAY_S:
+            raise BackendError(said)
         if time.monotonic() - self._seen_at > self.fresh_s:
-            self._seen = _squeue()
+            try:
+                self._seen = _squeue()
+            except BackendError as error:
+                self._away = (time.monotonic(), str(error))
+                raise
             self._seen_at = time.monotonic()
         return self._seen
 

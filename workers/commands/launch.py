@@ -6,6 +6,7 @@ run it has already started by the claim.
 
 from __future__ import annotations
 
+import datetime as dt
 import decimal
 import time
 
@@ -33,9 +34,11 @@ from workers import rundirs
 from workers.backend_access import backend_named
 from workers.carry import state_carry
 from workers.commands.planned_start import machines_to_start_on, start_on_machines
-from workers.commands.registry import Passing, Permanent, Result, Work, handles
+from workers.commands.registry import NotYet, Passing, Permanent, Result, Work, handles
 from workers.endings import attempt_conclude, is_over
 from workers.launch_specs import GRACE_S, launch_spec, num_gpus_held
+
+CLUSTER_AWAY = dt.timedelta(seconds=20)  # it comes back; the job waits for it as it would wait in its queue
 
 
 @handles("launch")
@@ -47,9 +50,14 @@ def launch(work: Work) -> Result:
     if attempt.status not in ATTEMPT_LIVE:
         return {"attempt": str(attempt.uuid), "skipped": f"the attempt is {attempt.status}"}
     backend = _backend(work, attempt)
-    _predecessors_gone(work, attempt, backend)
-    _lay_out(work, attempt)
-    _start(work, attempt, backend)
+    try:
+        _predecessors_gone(work, attempt, backend)
+        _lay_out(work, attempt)
+        _start(work, attempt, backend)
+    except BackendError as error:
+        if on_cluster(work.job):
+            raise NotYet(str(error), CLUSTER_AWAY) from error
+        raise Passing(str(error)) from error
     return {"attempt": str(attempt.uuid)}
 
 
@@ -142,7 +150,7 @@ def _start(work: Work, attempt: Attempt, backend: Backend) -> None:
         if error.permanent:
             instance_terminated(instance=instance, now=work.now(), detail=str(error))
             _give_up(work, attempt, str(error))
-        raise Passing(str(error)) from error
+        raise
     attempt_place(attempt=attempt, handle=handle, run_dir=spec.run_dir)
     if on_cluster(work.job):
         instance_waits(instance=instance, provider_id=_provider_id(handle))  # the watch sees it start
