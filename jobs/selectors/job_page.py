@@ -9,14 +9,15 @@ from django.db.models import Count, Q
 
 from jobs.machines import is_planned
 from jobs.models import Attempt, Augmentation, Decision, Event, Job, Snapshot, Worker
+from jobs.previews import job_preview
+from jobs.scheduler.procurement import KINDS as PLANNED_KINDS
 from jobs.selectors.decisions import rule_record, rules_in_force
 from jobs.selectors.jobs import JobLine, job_lines
 from jobs.selectors.paces import SLOW, pace_lines
 from jobs.selectors.planned_page import planned_page
-from jobs.selectors.plans import job_plan
 from jobs.services.attempt_logs import log_tail as attempt_log_tail
 from jobs.services.resizes import resize_open, worker_limits
-from jobs.services.rules import KINDS
+from jobs.services.rules import AUTONOMY_UNSET, KINDS
 
 NUM_SIDE = 6
 NUM_OPEN = 3
@@ -62,7 +63,7 @@ def job_page(*, job: Job, now: dt.datetime) -> dict[str, Any]:
         "can_resize": job.status == "running" and bool(attempts) and "resize" in attempts[0].capabilities,
         "can_rebalance": len(workers) > 1 and may("rebalance"),
         "can_drain": len(workers) > worker_limits(job=job)[0] and may("resize") and not is_planned(job),
-        "plan": job_plan(job=job, now=now) if job.status == "draft" else None,
+        "plan": job_preview(job=job, now=now) if job.status == "draft" else None,
         **planned_page(job=job, now=now, cost_usd=line.cost_usd),
     }
 
@@ -92,7 +93,16 @@ def rule_lines(*, job: Job) -> list[dict[str, Any]]:
     """For each kind of decision, what may happen without a person, and how many wait."""
     rules = rules_in_force(team=job.team, job=job)
     waiting = dict(job.decisions.filter(status="proposed").order_by().values_list("kind").annotate(n=Count("id")))
-    return [{"kind": kind, "rule": rules.get(kind), "num_open": waiting.get(kind, 0)} for kind in KINDS]
+    return [
+        {
+            "kind": kind,
+            "rule": rules.get(kind),
+            "unset": AUTONOMY_UNSET.get(kind, "ask"),
+            "num_open": waiting.get(kind, 0),
+        }
+        for kind in KINDS
+        if is_planned(job) or kind not in PLANNED_KINDS
+    ]
 
 
 def log_tail(*, job: Job, num_lines: int) -> list[str]:

@@ -1,8 +1,8 @@
 """What a job says about itself at its end, as strict JSON: losses, times, compute, decisions with their outcomes,
 data made, failures.
 
-Keys: `version`, `written_at`, `job`, `times`, `compute`, `totals`, `loss`, `shards`, `decisions`, `augmentations`,
-`attempts`, `failures`.
+Keys: `version`, `written_at`, `job`, `times`, `compute`, `cost`, `baselines`, `totals`, `loss`, `shards`, `decisions`,
+`augmentations`, `attempts`, `failures`.
 Losses are in nats per supervised token; a loss without data is null.
 """
 
@@ -13,7 +13,10 @@ import math
 from decimal import Decimal
 from typing import Any
 
-from jobs.models import Attempt, Augmentation, Instance, Job
+from django.conf import settings
+
+from jobs.models import Attempt, Augmentation, Instance, Job, PlanState
+from jobs.selectors.baselines import baselines_of
 from jobs.selectors.costs import instance_cost_usd
 from jobs.selectors.report_losses import Losses, losses_of
 
@@ -31,6 +34,8 @@ def job_report(*, job: Job, now: dt.datetime) -> dict[str, Any]:
             "job": _job(job),
             "times": _times(job),
             "compute": _compute(job, now),
+            "cost": _cost(job, now),
+            "baselines": _baselines(job, now),
             "totals": losses.totals(),
             "loss": losses.overall(),
             "shards": _shards(job, losses),
@@ -102,6 +107,27 @@ def _compute(job: Job, now: dt.datetime) -> dict[str, Any]:
         "cost_usd": round(sum(line["cost_usd"] for line in lines), 6),
         "instances": lines,
     }
+
+
+def _cost(job: Job, now: dt.datetime) -> dict[str, Any]:
+    """What its machines cost, by kind, against the budget and against its first plan."""
+    by_kind = {"spot_usd": Decimal(0), "on_demand_usd": Decimal(0)}
+    for instance in job.instances.all():
+        name = "spot_usd" if instance.kind == "spot" else "on_demand_usd"
+        by_kind[name] += instance_cost_usd(instance, start=None, end=now)
+    state = PlanState.objects.filter(job=job).first()
+    return {
+        "total_usd": sum(by_kind.values(), Decimal(0)),
+        **by_kind,
+        "budget_usd": job.budget_usd,
+        "first_planned_usd": state.plan.get("first_cost_usd") if state else None,
+    }
+
+
+def _baselines(job: Job, now: dt.datetime) -> list[dict[str, Any]]:
+    """What others would have paid on the same market; empty for a job that was not planned."""
+    state = PlanState.objects.filter(job=job).first()
+    return [b.as_json() for b in baselines_of(job=job, state=state, slot_s=float(settings.PLAN_SLOT_S), now=now)]
 
 
 def _instance(instance: Instance, now: dt.datetime) -> dict[str, Any]:

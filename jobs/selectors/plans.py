@@ -38,6 +38,12 @@ class JobPlan:
     min_workers: int | None = None
     micro_batch: int | None = None
     num_accumulation: int | None = None
+    is_planned: bool = False  # its machines come and go: numbers of the planner, on the market of now
+    cost_low_usd: float | None = None
+    cost_high_usd: float | None = None
+    last_safe_at: dt.datetime | None = None
+    first_spot: int | None = None
+    first_on_demand: int | None = None
     reasons: list[str] = field(default_factory=list)
 
 

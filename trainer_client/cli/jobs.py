@@ -76,9 +76,15 @@ def plan_text(answer: dict[str, Any]) -> str:
         ("between", " and ".join(filter(None, (span(answer["duration_low_s"]), span(answer["duration_high_s"]))))),
         ("finish", when(answer["finish_at"])),
         ("cost in USD", answer["cost_usd"]),
+        ("80 %, USD", _range(answer.get("cost_low_usd"), answer.get("cost_high_usd"))),
+        ("last safe moment", when(answer.get("last_safe_at"))),
         ("chance to make the deadline", share(answer["deadline_chance"])),
     ]
     return table(("", "plan"), rows) + "\n" + "\n".join(answer["reasons"])
+
+
+def _range(low: float | None, high: float | None) -> str | None:
+    return None if low is None or high is None else f"{low:.2f} to {high:.2f}"
 
 
 def ps(connection: Connection, options: argparse.Namespace) -> tuple[Any, str]:

@@ -10,7 +10,8 @@ from django.db import transaction
 from jobs.access import Viewer, fetch, need, visible
 from jobs.errors import Invalid, NotFound
 from jobs.models import Dataset, Job
-from jobs.selectors.plans import JobPlan, job_plan
+from jobs.previews import job_preview
+from jobs.selectors.plans import JobPlan
 from jobs.services.events import Actor
 from jobs.services.jobs import job_create, job_submit
 from jobs.services.rules import rule_set
@@ -42,7 +43,7 @@ def job_planned(*, viewer: Viewer, data: dict[str, Any], sent: Any, now: dt.date
     try:
         with transaction.atomic():
             job = job_written(viewer=viewer, data={**data, "submit": False}, sent=sent, now=now)
-            plan = job_plan(job=job, now=now)
+            plan = job_preview(job=job, now=now)
             raise _TakeBack
     except _TakeBack:
         assert plan is not None

@@ -15,8 +15,8 @@ from rest_framework.response import Response
 from jobs.access import by_uuid
 from jobs.errors import NotFound
 from jobs.models import Decision, Job, JobShard
+from jobs.previews import job_preview
 from jobs.selectors.jobs import job_lines
-from jobs.selectors.plans import job_plan
 from jobs.services.attempt_logs import log_read
 from jobs.services.balance import job_rebalance
 from jobs.services.jobs import job_cancel, job_pause, job_resume, job_submit
@@ -98,7 +98,7 @@ class Jobs(ReadDoor):
     @action(detail=True)
     def plan(self, request: Request, id: str) -> Response:
         """What the job would take: time, cost, chance to make the deadline, with reasons."""
-        return Response(shape.PlanShape(job_plan(job=self.row(), now=self.now)).data)
+        return Response(shape.PlanShape(job_preview(job=self.row(), now=self.now)).data)
 
     @extend_schema(request=Nothing, responses=shape.JobFull)
     @action(detail=True, methods=["post"])

@@ -6,18 +6,21 @@ import uuid
 from typing import Any
 
 from django.contrib import messages
+from django.db import transaction
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST
 
-from jobs.errors import Conflict, Invalid, NotFound
+from jobs.errors import Conflict, DomainError, Invalid, NotFound
 from jobs.models import Job
+from jobs.previews import job_preview
 from jobs.selectors.datasets import datasets_with_samples
 from jobs.selectors.fits import job_fit
 from jobs.selectors.job_page import job_page, log_tail
 from jobs.selectors.jobs import ORDERS, SHOWS, job_counts, job_lines, jobs_listed
+from jobs.selectors.plans import JobPlan
 from jobs.services.balance import job_rebalance
 from jobs.services.events import Actor
 from jobs.services.jobs import job_cancel, job_create, job_pause, job_resume, job_submit
@@ -76,10 +79,34 @@ def job_fit_part(request: PageRequest) -> HttpResponse:
     return render(request, "partials/job_fit.html", {"fit": fit})
 
 
+@page
+def job_plan_part(request: PageRequest) -> HttpResponse:
+    """What the form as it stands would take, asked for at every change of it; nothing is kept."""
+    must(request, "operator")
+    form = JobForm(request.GET, datasets=datasets_with_samples(viewer=request.viewer, team=request.team))
+    plan = job_drafted(request, form) if form.is_valid() else None
+    return render(request, "partials/job_plan_live.html", {"plan": plan, "asked": True})
+
+
+def job_drafted(request: PageRequest, form: JobForm) -> JobPlan | None:
+    """The plan of the job that the form describes, or None where it could not be created."""
+    now = timezone.now()
+    with transaction.atomic():
+        try:
+            job = job_create(
+                **form.arguments(), training=form.training(), config=form.config(), user=request.user, now=now
+            )
+            plan = job_preview(job=job, now=now)
+        except DomainError:
+            plan = None
+        transaction.set_rollback(True)
+    return plan
+
+
 def _create(request: PageRequest, form: JobForm) -> str:
     """Create the job, submit it if that button was pressed, and return its address."""
     now = timezone.now()
-    job = job_create(**form.arguments(), training=form.training(), user=request.user, now=now)
+    job = job_create(**form.arguments(), training=form.training(), config=form.config(), user=request.user, now=now)
     if "submit" in request.POST:
         job_submit(job=job, now=now, actor=Actor.person(request.user))
         messages.success(request, f"{job.name} is submitted. A worker launches it in a moment.")

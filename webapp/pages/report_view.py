@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-TIMES = ("submitted_at", "started_at", "ended_at", "deadline", "written_at", "proposed_at", "executed_at")
+TIMES = ("submitted_at", "started_at", "ended_at", "deadline", "written_at", "proposed_at", "executed_at", "finish_at")
 
 
 def report_view(report: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("jobs/", jobs.jobs, name="jobs"),
     path("jobs/new/", jobs.job_new, name="job_new"),
     path("jobs/new/fit/", jobs.job_fit_part, name="job_fit"),
+    path("jobs/new/plan/", jobs.job_plan_part, name="job_plan_live"),
     path("jobs/<uuid:key>/", jobs.job, name="job"),
     path("jobs/<uuid:key>/report/", jobs.job_report, name="job_report"),
     path("jobs/<uuid:key>/log/", jobs.job_log, name="job_log"),

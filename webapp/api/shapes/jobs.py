@@ -213,6 +213,16 @@ class PlanShape(serializers.Serializer[Any]):
     min_workers = serializers.IntegerField(allow_null=True, help_text="Smallest world that fits the GPUs")
     micro_batch = serializers.IntegerField(allow_null=True, help_text="Largest up to the wanted one that fits")
     num_accumulation = serializers.IntegerField(allow_null=True, help_text="Micro-batches of a worker in a step")
+    is_planned = serializers.BooleanField(
+        help_text="Its machines come and go by the planner, whose numbers these are, on the market of now"
+    )
+    cost_low_usd = serializers.FloatField(allow_null=True, help_text="80 % range, of a planned job")
+    cost_high_usd = serializers.FloatField(allow_null=True)
+    last_safe_at = serializers.DateTimeField(
+        allow_null=True, help_text="Until then on-demand alone still makes the deadline"
+    )
+    first_spot = serializers.IntegerField(allow_null=True, help_text="Machines that it would begin with now")
+    first_on_demand = serializers.IntegerField(allow_null=True)
     reasons = serializers.ListField(child=serializers.CharField())
 
 

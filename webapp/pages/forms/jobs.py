@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
+from django.conf import settings
 from django.db.models import QuerySet
 
 from jobs.clusters import backends
@@ -14,6 +15,13 @@ from webapp.pages.forms.base import OnceField, PageForm
 from webapp.pages.forms.moments import LocalMomentField, MomentForm
 
 TRAINING_FIELDS = ("global_batch", "micro_batch", "lr", "seq_len", "seed", "lora", "snapshot_every", "export_every")
+
+
+SPOT_CHOICES = [
+    ("prefer", "planned: spot where it can, on-demand where it must"),
+    ("only", "planned: spot only"),
+    ("never", "planned: on-demand only"),
+]
 
 
 class JobForm(MomentForm, PageForm):
@@ -36,6 +44,18 @@ class JobForm(MomentForm, PageForm):
     priority = forms.IntegerField(initial=0, min_value=-100, max_value=100, help_text="Higher goes first")
     backend = forms.ChoiceField(choices=lambda: [(b, b) for b in backends()], help_text="Where the processes run")
     num_workers = forms.IntegerField(label="Workers", initial=2, min_value=1, help_text="Processes that train together")
+    spot_policy = forms.ChoiceField(
+        label="Machines",
+        choices=[("", "as many workers as said here"), *SPOT_CHOICES],
+        required=False,
+        help_text="Planned: bought and given back while it runs, by deadline, budget and market",
+    )
+    min_workers = forms.IntegerField(
+        label="At least, workers",
+        required=False,
+        min_value=1,
+        help_text="Of a planned job; the workers above are its most",
+    )
     method = forms.ChoiceField(
         choices=[("sft", "sft: answers to imitate"), ("dpo", "dpo: pairs of answers to prefer")],
         required=False,
@@ -55,6 +75,23 @@ class JobForm(MomentForm, PageForm):
         self.fields["dataset"].queryset = datasets  # type: ignore[attr-defined]
         for name in TRAINING_FIELDS:
             self.fields[name].initial = TRAINING_DEFAULTS[name]
+        if not settings.MARKET:
+            del self.fields["spot_policy"], self.fields["min_workers"]
+
+    def clean(self) -> dict[str, Any]:
+        data = super().clean() or self.cleaned_data
+        low, high = data.get("min_workers"), data.get("num_workers")
+        if low and high and low > high:
+            self.add_error("min_workers", f"At most the {high} workers above.")
+        return data
+
+    def config(self) -> dict[str, Any]:
+        """The part of a job file that says how machines come and go; empty for a job whose size is given by hand."""
+        policy, most = self.cleaned_data.get("spot_policy"), self.cleaned_data["num_workers"]
+        if not policy:
+            return {}
+        nodes = {"min": self.cleaned_data.get("min_workers") or 1, "max": most}
+        return {"resources": {"spot_policy": policy, "nodes": nodes}}
 
     def training(self) -> dict[str, Any]:
         """The settings for `job_create(training=…)`."""
