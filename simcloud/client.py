@@ -72,7 +72,7 @@ class SimClient:
     def _call(self, method: str, path: str, **options: Any) -> Any:
         try:
             base = (self.folder / "address").read_text()
-            answer = httpx.request(method, base + path, timeout=self.timeout_s, **options)
+            answer = httpx.request(method, base + path, timeout=self.timeout_s, trust_env=False, **options)
             body = answer.json()
         except FileNotFoundError as error:
             raise BackendError("the simulated cloud has not started yet", permanent=False) from error

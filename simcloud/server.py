@@ -1,4 +1,4 @@
-"""The provider's HTTP face on loopback.
+"""The provider's HTTP face on loopback, under the address (with a secret in it) that is written into its folder.
 
 GET /quotes?after_s=  ·  GET /machines?tag=k=v[&every=1]  ·  PUT, GET, DELETE /machines/TOKEN  ·  PUT /machines/TOKEN/attached
 POST /machines/TOKEN/interrupt, /kill  ·  GET /bill?tag=  ·  PUT /faults/KIND
@@ -7,9 +7,11 @@ POST /machines/TOKEN/interrupt, /kill  ·  GET /bill?tag=  ·  PUT /faults/KIND
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
 import logging
 import os
+import secrets
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,7 +29,8 @@ TICK_S = 0.1
 
 
 class _Handler(BaseHTTPRequestHandler):
-    cloud: Cloud  # set by `serve`
+    cloud: Cloud  # set by `SimServer`
+    secret: str
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
@@ -46,6 +49,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         sent = self.rfile.read(length) if length else b""
         try:
+            self.path = self._without_secret()
             body = json.loads(sent or b"{}")
             if not self.path.startswith("/faults"):
                 self.cloud.faults.delay()
@@ -58,6 +62,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply(no.status, {"error": no.code, "message": str(no)})
         except (KeyError, TypeError, ValueError) as error:
             self._reply(400, {"error": "bad_request", "message": f"{type(error).__name__}: {error}"})
+
+    def _without_secret(self) -> str:
+        """The path behind the secret that only readers of the address know: who ends machines ends processes."""
+        first, _, rest = self.path.lstrip("/").partition("/")
+        if not hmac.compare_digest(first.encode(), self.secret.encode()):
+            raise Refused(403, "no_secret", "ask at the address that the provider has written down")
+        return "/" + rest
 
     def _route(self, method: str, body: dict[str, Any]) -> Any:
         address = urlsplit(self.path)
@@ -102,12 +113,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class SimServer:
-    """One provider with its state in `folder`; `folder/address` says where it listens."""
+    """One provider with its state in `folder`; `folder/address`, for its owner alone, says where it listens."""
 
     def __init__(self, options: MarketOptions, folder: Path) -> None:
         self.store = MachineStore(folder / "machines.sqlite3")
         self.cloud = Cloud(options, self.store)
-        handler = type("Handler", (_Handler,), {"cloud": self.cloud})
+        secret = self.store.fact("secret", secrets.token_urlsafe(16))
+        handler = type("Handler", (_Handler,), {"cloud": self.cloud, "secret": secret})
         port = options.port or int(self.store.fact("port", 0))
         try:
             self.http = ThreadingHTTPServer(("127.0.0.1", port), handler)
@@ -119,7 +131,8 @@ class SimServer:
         self.store.fact_set("port", self.http.server_port)
         self.url = f"http://127.0.0.1:{self.http.server_port}"
         draft = folder / "address.new"
-        draft.write_text(self.url)
+        draft.touch(mode=0o600)
+        draft.write_text(f"{self.url}/{secret}")
         os.replace(draft, folder / "address")
         self._over = threading.Event()
         self._clock = threading.Thread(target=self._tick, name="clock", daemon=True)

@@ -6,6 +6,7 @@ import datetime as dt
 from decimal import Decimal
 from typing import Any
 
+import httpx
 import pytest
 from django.utils import timezone
 
@@ -36,6 +37,13 @@ def ranks_sleep(runs: Any) -> None:
 
 def told(provider: Provider) -> list[dict[str, Any]]:
     return provider.client.machines(tag(), every=True)
+
+
+def test_only_who_may_read_the_address_may_ask(provider: Provider) -> None:
+    address = provider.folder / "address"
+    assert address.stat().st_mode & 0o077 == 0
+    base = address.read_text().rpartition("/")[0]
+    assert [httpx.get(base + path).status_code for path in ("/bill", "/x/bill")] == [403, 403]
 
 
 def test_a_create_whose_answer_is_lost_makes_one_machine(provider: Provider) -> None:
