@@ -31,5 +31,12 @@ def cluster_price(backend: str, *, is_spot: bool, num_workers: int) -> decimal.D
     return decimal.Decimal(str(prices.get("spot" if is_spot else "on_demand", 0.0))) * num_workers
 
 
+def worker_price(job: Job) -> float:
+    """USD an hour for one worker of the job, before it is known which nodes it gets: with `prefer` the dearer ones."""
+    if not on_cluster(job):
+        return float(settings.LOCAL_USD_PER_HOUR)
+    return float(cluster_price(job.backend, is_spot=spot_wish(job) == "only", num_workers=1))
+
+
 def cluster_gpus(backend: str, num_workers: int) -> int:
     return int(settings.CLUSTER_GPUS_PER_WORKER.get(backend, 0)) * num_workers

@@ -6,9 +6,9 @@ import datetime as dt
 from dataclasses import dataclass, field
 from statistics import median
 
-from django.conf import settings
 from django.db.models import Sum
 
+from jobs.clusters import worker_price
 from jobs.models import Attempt, Job, JobShard
 from jobs.selectors.fits import job_fit
 
@@ -107,7 +107,7 @@ def _time(plan: JobPlan, job: Job, paces: list[float], now: dt.datetime) -> None
 
 
 def _money(plan: JobPlan, job: Job) -> None:
-    rate = float(settings.LOCAL_USD_PER_HOUR)
+    rate = worker_price(job)
     assert plan.duration_s is not None
     plan.worker_hours = job.num_workers * plan.duration_s / 3600
     plan.cost_usd = plan.worker_hours * rate

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
+
+import psutil
 
 from tests.services import free_port, require_service, wait_until
 
@@ -83,9 +87,24 @@ class SlurmCluster:
         """What jobs have started ends with its job first; the daemons after that."""
         if self.controller is not None:
             self.run("scancel", "--me")
+            deadline = time.monotonic() + 15
+            while self.run("squeue", "--noheader") and time.monotonic() < deadline:
+                time.sleep(0.2)
             _ended(self.controller)
         for daemon in reversed(self._daemons):
             _ended(daemon)
+        for process in self._left():
+            process.kill()
+
+    def _left(self) -> list[psutil.Process]:
+        """What a job that did not end has left: processes that know this cluster by its file, this one aside."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                mine = process.environ().get("SLURM_CONF") == str(self.conf)
+                if mine and process.pid not in (os.getpid(), os.getppid()):
+                    found.append(process)
+        return found
 
     def run(self, *words: str) -> str:
         done = subprocess.run(words, env=self._environment(), capture_output=True, text=True, timeout=60, check=False)
