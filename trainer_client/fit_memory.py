@@ -70,7 +70,7 @@ def memory(shape: ModelShape, settings: FitSettings, *, num_workers: int = 1, pa
     exchange = _exchange(shape, settings, gradients) if num_workers > 1 else 0
     if parallel == "fsdp":
         weights, gradients, optimizer = (-(-part // num_workers) for part in (weights, gradients, optimizer))
-        exchange = _gathered(shape, settings) if num_workers > 1 else 0
+        exchange = _gathered(shape, settings, num_workers) if num_workers > 1 else 0
     activations, logits = _activations(shape, settings), _logits(shape, settings)
     passing = activations + logits
     if settings.recompute:  # the logits have gone when the first layer is computed again
@@ -148,8 +148,9 @@ def _exchange(shape: ModelShape, settings: FitSettings, gradients: int) -> int:
     )
 
 
-def _gathered(shape: ModelShape, settings: FitSettings) -> int:
-    """Whole for a while under FSDP: what is in no layer, two layers, and the gradients of one of them."""
-    e = ELEMENT_BYTES[settings.precision]
-    gradients = 0 if settings.lora else max(shape.layer_parameters, shape.outer_parameters) * e
-    return (shape.outer_parameters + 2 * shape.layer_parameters) * e + gradients
+def _gathered(shape: ModelShape, settings: FitSettings, num_workers: int) -> int:
+    """Whole for a while under FSDP: what is in no layer, two layers, and the gradients of one of them, which are added up in
+    float32; of bf16 ones the slice that comes of it is there in float32 for a moment, too."""
+    e, largest = ELEMENT_BYTES[settings.precision], max(shape.layer_parameters, shape.outer_parameters)
+    gradients = largest * 4 + (largest * 4 // num_workers if e < 4 else 0)
+    return (shape.outer_parameters + 2 * shape.layer_parameters) * e + (0 if settings.lora else gradients)

@@ -141,10 +141,11 @@ SLICED = LLAMA | {"hidden_size": 192, "intermediate_size": 512, "num_attention_h
 
 
 def sliced_bytes(settings: FitSettings) -> int:
-    """On one rank: the most bytes of tensors in a step of a model that FSDP slices."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    """On one rank: the most bytes of tensors in a step of a model that is in slices."""
     from torch.distributed.tensor import DTensor
+
+    from trainer_client.agreement import Agreement
+    from trainer_client.slices import Slices
 
     class SlicedBytes(LiveBytes):
         """FSDP empties storages that it keeps, so each is asked for its size every time."""
@@ -154,12 +155,15 @@ def sliced_bytes(settings: FitSettings) -> int:
                 self._seen[tensor.untyped_storage()] = 0
                 self.most = max(self.most, sum(storage.nbytes() for storage in list(self._seen)))
 
-    fields, mesh = dict(SLICED), init_device_mesh("cpu", (2,))
-    model: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(fields.pop("model_type"), **fields))
-    for layer in model.model.layers:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    optimizer, live = torch.optim.AdamW(model.parameters(), foreach=False), SlicedBytes()
+    fields = dict(SLICED)
+    model: Any = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(fields.pop("model_type"), **fields), dtype=DTYPES[settings.precision]
+    )
+    if settings.lora:
+        model = add_lora(model, settings.lora, settings.lora)
+    Slices(model, Agreement())
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer, live = torch.optim.AdamW(trained, foreach=False), SlicedBytes()
     _step(model, optimizer, settings)
     with live:
         for tensor in tree_iter([list(model.parameters()), list(optimizer.state.values())]):
@@ -168,12 +172,19 @@ def sliced_bytes(settings: FitSettings) -> int:
     return live.most
 
 
+def sliced_sizes(each: list[FitSettings]) -> list[int]:
+    return [sliced_bytes(settings) for settings in each]
+
+
 def test_slices_of_two_real_ranks_take_what_the_formula_says(tmp_path: Path) -> None:
-    own = FitSettings(2, 1, 64)
-    found = run_world(2, sliced_bytes, own, folder=tmp_path)
-    settings = FitSettings(4, 1, 64)
-    expected = memory(ModelShape.from_config(SLICED), settings, num_workers=2, parallel="fsdp").total
-    assert found == [pytest.approx(expected, rel=0.15)] * 2
+    ways = [("fp32", 0), ("bf16", 0), ("fp32", 4)]
+    own = [FitSettings(2, 1, 64, precision, lora=lora) for precision, lora in ways]
+    shape = ModelShape.from_config(SLICED)
+    expected = [
+        memory(shape, FitSettings(4, 1, 64, precision, lora=lora), num_workers=2, parallel="fsdp").total
+        for precision, lora in ways
+    ]
+    assert run_world(2, sliced_sizes, own, folder=tmp_path) == [pytest.approx(expected, rel=0.07)] * 2
 
 
 SEVEN_B = {
