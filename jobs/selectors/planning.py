@@ -38,9 +38,8 @@ class JobRows:
     refused: Decision | None = None  # on-demand that a person said no to in the last while
     cover: Decision | None = None  # the newest approval of on-demand machines
     spent_usd: float = 0.0
-    alike: list[Attempt] = field(
-        default_factory=list
-    )  # attempts of other jobs with the same settings, where it has no pace
+    # Attempts of other jobs with the same settings, where it has no pace.
+    alike: list[Attempt] = field(default_factory=list)
 
     def held(self, kind: str) -> int:
         """Machines that run and are under no notice."""

@@ -102,3 +102,11 @@ def test_the_number_of_queries_does_not_grow_with_the_jobs() -> None:
         planned_job(team, hours=40.0)
     plans_tick(now=later(800))
     assert queries(1200) == few
+
+
+def test_a_job_of_another_backend_is_left_to_its_cluster() -> None:
+    make_market(spot=4)
+    job = planned_job()
+    Job.objects.filter(pk=job.pk).update(backend="slurm")
+    assert plans_tick(now=NOW) == []
+    assert not PlanState.objects.exists()

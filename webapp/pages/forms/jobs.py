@@ -48,7 +48,7 @@ class JobForm(MomentForm, PageForm):
         label="Machines",
         choices=[("", "as many workers as said here"), *SPOT_CHOICES],
         required=False,
-        help_text="Planned: bought and given back while it runs, by deadline, budget and market",
+        help_text="Planned, on the local backend: bought and given back while it runs, by deadline, budget and market",
     )
     min_workers = forms.IntegerField(
         label="At least, workers",
