@@ -157,6 +157,38 @@ def test_weights_and_evaluation_are_those_of_copies(folder: Path) -> None:
             assert np.array_equal(loaded["weights"], found[0]["weights"])
 
 
+def _digests_in_slices() -> tuple[dict[str, str], dict[str, str]]:
+    """Of tensors cut over this world, and of the same as a whole: other types, fewer rows than ranks, several pieces."""
+    import torch
+
+    from trainer_client import digests
+    from trainer_client.agreement import Agreement
+    from trainer_client.slicedigests import rows_of, slice_digests
+
+    digests.PIECE_BYTES = 64
+    torch.manual_seed(5)
+    whole = {
+        "large": torch.randn(37, 5),
+        "half": torch.randn(8, 3).bfloat16(),
+        "row": torch.randn(1, 4),
+        "vector": torch.arange(10),
+        "none": torch.zeros(0, 3),
+    }
+    agreement = Agreement()
+    rank, world = agreement.rank, agreement.world_size
+    slices = {}
+    for name, tensor in whole.items():
+        rows = rows_of(tensor.shape[0], rank, world)
+        slices[name] = (tensor[rows.start : rows.stop], tuple(tensor.shape))
+    return {name: str(found) for name, found in slice_digests(slices, agreement).items()}, digests.leaf_digests(whole)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_the_digest_of_slices_is_that_of_the_whole_tensor_in_any_world(tmp_path: Path, world: int) -> None:
+    for found, expected in run_world(world, _digests_in_slices, folder=tmp_path):
+        assert found == expected
+
+
 def test_what_needs_copies_of_the_model_is_refused_before_anything_starts(folder: Path) -> None:
     with pytest.raises(ConfigError, match="exact needs --parallel ddp"):
         config_of(folder, fidelity="exact").check()
