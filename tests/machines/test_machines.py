@@ -58,7 +58,7 @@ def test_a_create_whose_answer_is_lost_makes_one_machine(provider: Provider) -> 
 def test_a_machine_made_before_its_order_was_written_on_is_taken_over(provider: Provider) -> None:
     job = planned_job()
     provider.client.fault("error", 1)
-    assert command_execute(order(job, "procure", 1).pk) == "retry"  # the row stands, nothing more
+    assert command_execute(order(job, "procure", 1).pk) == "waiting"  # the row stands, nothing more
     (row,) = machines(job)
     assert row.status == "requested"
     assert row.offer is not None

@@ -33,7 +33,7 @@ from jobs.services.machines import machine_request, machines_release
 from jobs.services.resizes import moves_nudge, worker_limits
 from jobs.states import ATTEMPT_LIVE, JOB_OVER
 from trainer_client.backends import BackendError
-from workers.commands.registry import NotYet, Passing, Permanent, Result, Work, handles
+from workers.commands.registry import NotYet, Permanent, Result, Work, handles
 from workers.machines import machines_sync
 
 LOOK_AGAIN = dt.timedelta(seconds=2)  # a nudge usually comes first
@@ -98,8 +98,8 @@ def _ask(work: Work, target: Target) -> str:
             machines_release(instances=unwanted, now=work.now())
     try:
         machines_sync(rows=machines_of(job=work.job).filter(status__in=(*ASKED, "terminating")), now=work.now())
-    except BackendError as error:
-        raise Passing(str(error)) from error
+    except BackendError as error:  # away for a while: that is no fault of the order
+        refused = refused or str(error)
     return refused
 
 

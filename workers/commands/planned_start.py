@@ -9,7 +9,7 @@ from jobs.selectors.machines import ASKED, machines_kept, machines_of, placed_ma
 from jobs.services.instances import attempt_place
 from jobs.services.resizes import worker_limits
 from trainer_client.backends import Backend, BackendError
-from workers.commands.registry import NotYet, Passing, Work
+from workers.commands.registry import NotYet, Passing, Permanent, Work
 from workers.launch_specs import launch_spec
 from workers.machine_access import cloud
 
@@ -47,13 +47,15 @@ def start_on_machines(work: Work, attempt: Attempt, backend: Backend) -> None:
     spec = launch_spec(attempt)
     try:
         handle = backend.launch(spec)
-        attempt_place(attempt=attempt, handle=handle, run_dir=spec.run_dir)
+    except BackendError as error:
+        if error.permanent:
+            raise Permanent(str(error)) from error
+        raise Passing(str(error)) from error
+    attempt_place(attempt=attempt, handle=handle, run_dir=spec.run_dir)
+    try:
         for rank, machine in enumerate(placed_machines(attempt=attempt)):
             cloud().attach(machine.claim, folder=str(handle["folder"]), rank=rank)
     except BackendError as error:
-        if not error.permanent:
-            raise Passing(str(error)) from error
-        if attempt.handle:
-            backend.stop(attempt.handle, 0.0)  # the watch sees its end and the machine's
-            return
-        raise
+        if not error.permanent:  # the ranks run; the provider has to know where, as soon as it answers
+            raise NotYet(str(error), LOOK_AGAIN / 4) from error
+        backend.stop(handle, 0.0)  # the watch sees its end and the machine's
