@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from django.urls import reverse
 
-from jobs.models import Attempt, Command, Job, Worker
+from jobs.models import Attempt, Command, Decision, Job, Worker
+from jobs.scheduler.outcomes import pace_outcome
+from jobs.scheduler.proposal import Effect
 from tests.factories import Cast, make_decision
 from tests.pages.world import signed_in, small_world
 
@@ -91,3 +93,24 @@ def test_the_decisions_say_in_words_what_a_yes_does():
     assert "Its accelerator says that it is kept slow" in text
     assert "without the place of worker 1" in client.get(reverse("decision", args=[second.uuid])).content.decode()
     assert "drain worker" in client.get("/rules/").content.decode()
+
+
+def test_what_a_change_of_shares_brought_stands_on_the_job_page_and_with_the_decision():
+    cast, job = slow_world()
+    shares = {"action": "rebalance", "shares": {"0": 8, "1": 4}, "num_workers": 2}
+    effect = Effect(-400.0, -500.0, -300.0)
+    decision = make_decision(
+        job, rule="straggler", kind="rebalance", subject="worker:1", args=shares, allowed={}, delta_eta_s=effect, delta_loss=None
+    )  # fmt: skip
+    outcome = pace_outcome(
+        before_s=1.2, after_s=0.8, steps_left=1000, window_steps=32, expected_before_s=1.2, expected_after_s=0.8
+    )
+    Decision.objects.filter(pk=decision.pk).update(
+        status="succeeded", applied_step=40, outcome=outcome, outcome_at=decision.created_at
+    )
+    client = signed_in(cast.viewer)
+    for url in (reverse("job", args=[job.uuid]), reverse("decision", args=[decision.uuid])):
+        text = client.get(url).content.decode()
+        assert "throughput 1.50 times as high" in text
+        assert "helped" in text
+    assert "measured after its window" not in client.get(reverse("job", args=[job.uuid])).content.decode()
