@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.models import Attempt, Instance, Team
+from jobs.models import Attempt, Instance, Offer, Placement, Team
 from jobs.selectors.costs import instance_cost_usd
 from jobs.selectors.ledger import PARTS, ledger_of, stretches
 from tests.factories import make_attempt, make_job, make_team
@@ -104,3 +104,24 @@ def test_kinds_days_and_jobs_all_sum_to_what_the_machines_cost():
     for sums in ([ledger.sums], ledger.days, ledger.jobs):
         assert sum(s.total for s in sums) == pytest.approx(cost)
         assert sum(sum(s.by_kind.values()) for s in sums) == pytest.approx(cost)
+
+
+@pytest.mark.django_db
+def test_a_bought_machine_that_served_two_attempts_is_told_apart_by_both_at_the_prices_in_force():
+    job = make_job(status="queued", now=T0)
+    offer = Offer.objects.create(provider="simulated", region="r", zone="z", instance_type="t", created_at=T0)
+    prices = [[(T0 + n * HOUR).timestamp(), str(price)] for n, price in enumerate((1, 10, 100))]
+    bought = Instance.objects.create(
+        team=job.team, job=job, offer=offer, claim="c", backend="simulated", kind="spot", num_gpus=1, status="running",
+        started_at=T0, prices=prices, price_usd_per_hour=Decimal(100),
+    )  # fmt: skip
+    first = ran(job, T0 + HOUR / 2, T0 + HOUR)
+    second = ran(job, T0 + 2 * HOUR, None)
+    Attempt.objects.filter(pk=second.pk).update(created_at=T0 + 1.5 * HOUR)
+    for attempt in (first, second):
+        Placement.objects.create(attempt=attempt, instance=bought, rank=0)
+    found = ledger_of(team=job.team, start=T0 - HOUR, end=T0 + 3 * HOUR)
+    assert found.sums.by_part == {"starting": Decimal("5.5"), "work": Decimal("100.5"), "lost": 0, "idle": 5}
+    assert found.sums.total == instance_cost_usd(bought, start=None, end=T0 + 3 * HOUR) == 111
+    Instance.objects.filter(pk=bought.pk).update(started_at=None, prices=[])
+    assert ledger_of(team=job.team, start=T0 - HOUR, end=T0 + 3 * HOUR).sums.total == 0  # asked for, not yet made
