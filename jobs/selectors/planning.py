@@ -136,7 +136,7 @@ def _decisions(found: dict[int, JobRows], since: dt.datetime) -> None:
     done = ("approved", "executing", "succeeded", "failed")
     mine = Decision.objects.filter(job__in=found, rule=RULE).filter(
         Q(status="proposed")
-        | Q(kind="switch_to_on_demand", status__in=done[:3])
+        | Q(kind="switch_to_on_demand", status__in=done)
         | Q(status__in=(*done, "rejected"), status_at__gte=since)
     )
     for decision in mine.select_related("team").defer("situation").order_by("id"):
@@ -150,8 +150,8 @@ def _decisions(found: dict[int, JobRows], since: dt.datetime) -> None:
             continue
         if decision.status_at >= since:
             rows.changes.append(decision)
-        if decision.kind == "switch_to_on_demand" and decision.status != "failed":
-            rows.cover = decision
+        if decision.kind == "switch_to_on_demand":
+            rows.cover = decision  # failed as well: an order that gave way to a newer one was approved all the same
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,20 @@ def test_an_approval_covers_on_demand_up_to_its_cap_and_then_another_is_asked_fo
     assert [(d.kind, d.args["on_demand"]) for d in ended] == [("idle", 0)]
 
 
+def test_an_approval_counts_though_its_order_gave_way_to_a_newer_one() -> None:
+    cast = make_cast()
+    make_market(spot=0)
+    job = planned_job(cast.team, hours=5.2)
+    plans_tick(now=NOW)
+    decision = Decision.objects.get(job=job)
+    decision_approve(decision=decision, now=later(5), user=cast.approver, seen_args=decision.args)
+    Command.objects.filter(kind=KIND).update(status="failed")
+    Decision.objects.filter(pk=decision.pk).update(status="failed")
+    made = plans_tick(now=later(10))
+    assert [(d.kind, d.args["on_demand"], d.status) for d in made] == [("procure", 4, "approved")]
+    assert f"Covered by {decision}" in made[0].sentence
+
+
 def test_a_refusal_is_not_asked_again_at_once() -> None:
     cast = make_cast()
     make_market(spot=0)
