@@ -10,6 +10,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +30,17 @@ def main() -> int:
     for name, value in trackers().items():
         os.environ.setdefault(name, value)
     sys.stdout.flush()
-    os.execv(SHELL, [SHELL, "-c", command["run"]])
+    os.execv(SHELL, [SHELL, "-c", in_place_of_the_shell(command["run"])])
+
+
+def in_place_of_the_shell(run: str) -> str:
+    """A script that is one plain command replaces its shell, so that SIGTERM reaches it; any other says `exec` itself."""
+    try:
+        words = list(shlex.shlex(run.strip(), posix=True, punctuation_chars=True))
+    except ValueError:
+        return run  # the shell will say what is wrong with it
+    plain = "\n" not in run.strip() and not any(set(word) <= set("();<>|&") for word in words)
+    return f"exec {run}" if plain and words and shutil.which(words[0]) else run
 
 
 def trackers() -> dict[str, str]:
