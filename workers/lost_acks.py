@@ -39,6 +39,8 @@ class LostAcks(bootsteps.StartStopStep):
 
     def check(self, parent: Any) -> None:
         """Raises ConnectionError, which the worker takes for a lost connection."""
+        if parent.task_consumer is None:
+            return  # it connects
         qos = parent.task_consumer.channel.qos
         is_deaf = not qos.can_consume() and len(qos._delivered) - len(qos._dirty) > len(state.reserved_requests)
         if is_deaf and self.was_deaf:

@@ -53,11 +53,14 @@ class Provider:
 
 @pytest.fixture(scope="module")
 def running_provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Provider]:
-    """Six spot machines at 1.00 or 1.25 USD an hour of the market, one hour of which lasts half a minute."""
+    """Six spot machines at 1.00 or 1.25 USD an hour of the market, one hour of which lasts half a minute.
+
+    A notice is so long that a loaded machine can follow it in time.
+    """
     folder = tmp_path_factory.mktemp("market")
     trace = folder / "trace.json"
     trace.write_text(json.dumps(TRACE))
-    running = Provider(folder, f"trace={trace},factor=120,boot_s=0.2,notice_s=8,end_s=0.1")
+    running = Provider(folder, f"trace={trace},factor=120,boot_s=0.2,notice_s=150,end_s=0.1")
     running.start()
     yield running
     running.kill()

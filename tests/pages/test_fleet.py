@@ -66,7 +66,7 @@ def test_a_bought_machine_shows_its_offer_why_there_is_none_and_when_it_is_taken
     assert "badge warn" not in page
     taken = now + dt.timedelta(minutes=2)
     machine_seen(instance=held, facts=dataclasses.replace(facts, notice_at=now, ends_by=taken), now=now)
-    assert 'badge warn">taken' in signed_in(cast.viewer).get("/fleet/").content.decode()
+    assert 'badge warn">under notice' in signed_in(cast.viewer).get("/fleet/").content.decode()
     assert fleet_of(team=cast.team, now=now + dt.timedelta(hours=2)).held[0].cost_usd in (0, 3)
 
 
