@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from jobs.clusters import on_cluster
 from jobs.machines import TAKEN
 from jobs.models import Attempt
 from jobs.scheduler.failures import failure_verdict
@@ -36,11 +37,16 @@ def attempt_conclude(*, attempt: Attempt, observed: Observation, now: dt.datetim
     outcome, word = ending(observed, log_tail=log_tail(attempt.run_dir), phase=attempt.status)
     if outcome == "failed" and (taken := machines_taken(attempt)):
         outcome, word = "preempted", {**word, "failure_class": None, "message": f"Lost {taken}, {TAKEN}."}
+    elif outcome == "failed" and observed.taken:
+        outcome, word = (
+            "preempted",
+            {**word, "failure_class": None, "message": f"Taken by the cluster: {observed.taken}."},
+        )
     if attempt.status == "running" and outcome == "failed":
         word["message"] = (word.get("message") or "") + last_signs(attempt)
     actor = TRAINER if observed.result else SYSTEM
     attempt_finish(attempt=attempt, now=now, outcome=outcome, word=word, actor=actor)
-    if awaits_proof(attempt=attempt):
+    if awaits_proof(attempt=attempt) and not on_cluster(attempt.job):  # a cluster has its nodes back with the end
         for instance in attempt.instances.exclude(status="terminated"):
             instance_terminating(instance=instance, now=now)
         return outcome

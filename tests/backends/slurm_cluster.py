@@ -37,8 +37,8 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SwitchType=switch/none
 MpiDefault=none
-SchedulerType=sched/backfill
-SchedulerParameters=batch_sched_delay=0,bf_interval=1,sched_interval=1,sched_min_interval=0
+SchedulerType=sched/builtin
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
@@ -51,6 +51,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 PartitionName=ondemand Nodes=n[1-4] Default=YES PriorityTier=10 PreemptMode=OFF
 PartitionName=spot Nodes=n[1-4] PriorityTier=1 GraceTime=10
+PartitionName=harsh Nodes=n[1-4] PriorityTier=1 GraceTime=0
 """
 
 

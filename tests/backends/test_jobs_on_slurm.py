@@ -98,6 +98,22 @@ def test_a_job_in_the_queue_says_why_costs_nothing_and_is_not_thought_silent(run
     assert backend.list("") == []
 
 
+def test_a_job_that_the_cluster_takes_without_time_to_save_is_preempted_not_failed(
+    runs: Runs, slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COUNTERFLOW_SLURM_SPOT_PARTITION", "harsh")
+    runs("import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)")
+    job = make_filled_job(num_workers=1, backend="slurm", config={"resources": {"spot_policy": "only"}})
+    attempt = launched(job)
+    watched(attempt, until="running")
+    slurm_cluster.run(
+        "sbatch", "--partition=ondemand", f"--ntasks={CPUS * len(NODES)}", "--output=/dev/null", "--wrap=true"
+    )
+    watched(attempt, until="over")
+    attempt.refresh_from_db()
+    assert (attempt.status, "preempted" in attempt.detail) == ("preempted", True), attempt.detail
+
+
 def test_a_backend_that_is_not_offered_or_not_set_up_is_refused_in_words(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

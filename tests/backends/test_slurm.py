@@ -112,7 +112,7 @@ def test_orders_that_slurm_refuses_are_permanent_and_an_absent_slurm_is_not(
 
 def test_what_the_server_keeps_secret_does_not_travel(slurm: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COUNTERFLOW_SECRET_KEY", "s3cret")
-    handle = slurm.launch("import os; print(sorted(os.environ))", num_workers=1)
+    handle = slurm.launch("import os; print(sorted(os.environ))", num_workers=1, spot="prefer")
     assert slurm.over(handle).exit_code == 0
     assert "RANK" in slurm.log(0)
     assert "COUNTERFLOW_SECRET_KEY" not in slurm.log(0)

@@ -73,7 +73,8 @@ class WorkerObservation:
 class Observation:
     """What a poll saw. `result` is the completion marker of rank 0; it is believed before the exit code.
 
-    `spot`: whether it runs where others can take the node back, if the engine says so.
+    `spot`: whether it runs where others can take the node back, if the engine says so. `taken`: the engine's
+    words where it took the nodes back itself, which is no fault of the launch.
 
     `exited`: all processes have ended and the end is known. `lost`: they are gone, and nothing tells how they ended.
     """
@@ -85,6 +86,7 @@ class Observation:
     detail: str = ""
     failure_class: str | None = None
     spot: bool | None = None
+    taken: str = ""
 
     def __post_init__(self) -> None:
         if self.state not in STATES:

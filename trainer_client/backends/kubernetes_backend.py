@@ -107,6 +107,7 @@ class KubernetesBackend:
         ends = states.rank_ends(pods)
         said = states.taken_away(pods) or states.why_failed(job) or f"job {job['metadata']['name']} is over"
         seen = conclude(folder, num_workers, said=said, known={rank: code for rank, (code, _) in ends.items()})
+        seen = dataclasses.replace(seen, taken=states.taken_away(pods))
         starved = [rank for rank, (_, reason) in ends.items() if reason == "OOMKilled"]
         if starved and not seen.result:
             detail = f"rank {starved[0]} was ended by the kernel: out of memory (OOMKilled)"

@@ -7,6 +7,7 @@ launch a second time (`--no-requeue`): what was taken back is started as a new a
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -24,6 +25,7 @@ from trainer_client.backends.slurm_commands import LIVING, PENDING, PREFIX, Queu
 from trainer_client.journal import write_durably
 
 KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "USER", "SLURM_CONF")
+TAKEN = frozenset({"PREEMPTED", "NODE_FAIL", "BOOT_FAIL"})
 ENDED_WELL = frozenset({"COMPLETED", "FAILED"})  # the ranks themselves say the rest
 
 
@@ -140,7 +142,9 @@ class SlurmBackend:
                 return Observation("starting", workers, detail=f"job {job.id} starts on {job.nodes}")
             is_spot = bool(self.spot_partition) and job.partition == self.spot_partition
             return Observation("running", workers, result=result_of(folder), detail=_where(job), spot=is_spot)
-        return conclude(folder, num_workers, said=_end_in_words(handle, job, has_started))
+        said = _end_in_words(handle, job, has_started)
+        taken = said if job is not None and job.state in TAKEN else ""
+        return dataclasses.replace(conclude(folder, num_workers, said=said), taken=taken)
 
     def stop(self, handle: Handle, grace_s: float) -> None:
         """The ranks get SIGTERM; the batch step ends them after `grace_s`. A second stop, once that is over, ends the whole job."""
