@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tests.trainer.paths import COUNTS, assert_equal_bits, assert_nothing_lost
-from tests.trainer.worlds import base_config, run_world, train, train_each, write_shards
+from tests.trainer.test_inside_step import arriving
+from tests.trainer.worlds import base_config, joined_losses, run_world, train, train_each, training, write_shards
 
 pytestmark = pytest.mark.timeout(300)
 FIELDS = {"steps": 5, "global_batch": 12, "micro_batch": 1}
@@ -113,6 +114,36 @@ def test_a_drain_leaves_with_a_snapshot_and_names_who_is_not_to_come_back(folder
     assert first[0]["leave"].args == {"num_workers": 2, "drained": 0}
     rest = run_world(2, train, _config(folder, "drained", resume=True), folder=folder)
     assert_nothing_lost([first, rest], [whole])
+
+
+def _drained_inside(folder: Path) -> tuple[int, dict[str, Any]]:
+    """Shares are unequal when the order to drain arrives, during the first micro-batch of step 2."""
+    from trainer_client.inbox import ReadyDirective
+    from trainer_client.protocol import Directive
+
+    seen: dict[str, Any] = {}
+
+    def prepare(trainer: Any) -> None:
+        seen["trainer"] = trainer
+        if trainer.session.rank == 0:
+            trainer.session._inbox._order.append("d1")
+            trainer.session._inbox._set_ready(ReadyDirective(Directive.parse(SHARES)))
+        arriving(trainer, trainer.session, (2, 0), [{"id": "d2", "action": "drain", "args": {"rank": 1}}])
+
+    code = training(_config(folder, "inside", check_every=1), prepare)
+    return code, seen["trainer"].leave.args
+
+
+def test_a_drain_is_followed_inside_a_step_that_is_shared_out_unequally(folder: Path) -> None:
+    assert run_world(2, _drained_inside, folder, folder=folder) == [(80, {"num_workers": 1, "drained": 1})] * 2
+    (rest,) = run_world(1, train, _config(folder, "inside", resume=True), folder=folder)
+    (whole,) = run_world(1, train, _config(folder, "whole"), folder=folder)
+    assert rest["start"] == 2
+    assert 0 < rest["start_micro"] < 12
+    assert joined_losses([rest]) == pytest.approx(
+        {s: loss for s, loss in joined_losses([whole]).items() if s > 1}, rel=1e-5
+    )
+    assert rest["weights"] == pytest.approx(whole["weights"], abs=2e-5)
 
 
 def _timed(folder: Path) -> dict[str, Any]:
