@@ -5,23 +5,26 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trainer_client.mixture import rank_share
 from trainer_client.workshare import StepWork, share_sizes
 
+steady = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 SPEEDS = st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.3333, 0.5, 0.9, 1.0, 1.7, 4.0]), min_size=1, max_size=8).filter(
     any
 )
 
 
+@steady
 @given(num=st.integers(0, 60), world=st.integers(1, 9))
 def test_equal_speeds_give_the_equal_shares(num: int, world: int) -> None:
     assert share_sizes(num, (1.0,) * world) == tuple(len(rank_share(num, rank, world)) for rank in range(world))
     assert StepWork.whole(num, world, (0.7,) * world) == StepWork.whole(num, world)
 
 
+@steady
 @given(num=st.integers(1, 60), speeds=SPEEDS)
 def test_every_micro_batch_is_done_once_and_in_order(num: int, speeds: list[float]) -> None:
     work = StepWork.whole(num, len(speeds), speeds)
@@ -32,6 +35,7 @@ def test_every_micro_batch_is_done_once_and_in_order(num: int, speeds: list[floa
     assert all(not share for share, speed in zip(work.remaining, speeds, strict=True) if speed == 0)
 
 
+@steady
 @given(num=st.integers(1, 12), speeds=st.lists(st.sampled_from([0.2, 0.5, 0.9, 1.0, 2.0]), min_size=2, max_size=3))
 def test_no_other_shares_end_sooner(num: int, speeds: list[float]) -> None:
     """Against all possible shares; and among those that end as soon, none is nearer to proportional."""
@@ -49,6 +53,7 @@ def test_no_other_shares_end_sooner(num: int, speeds: list[float]) -> None:
     assert distance(found) == pytest.approx(min(distance(s) for s in every if end(s) <= best * (1 + 1e-12)))
 
 
+@steady
 @given(num=st.integers(1, 60), speeds=SPEEDS, data=st.data())
 def test_a_step_put_down_after_any_round_keeps_what_was_not_done(
     num: int, speeds: list[float], data: st.DataObject
