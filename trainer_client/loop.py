@@ -45,7 +45,7 @@ from trainer_client.saving import StateSaver
 from trainer_client.session import Leave, Session, SessionConfig
 from trainer_client.snapshots import SnapshotCorrupt
 from trainer_client.stepping import LeftInStep, StepBatch, StepRunner
-from trainer_client.takeup import take_up
+from trainer_client.takeup import begin_session, take_up
 from trainer_client.training_state import LoadedState
 from trainer_client.treeaccumulation import TreeAccumulation
 
@@ -150,24 +150,10 @@ class ElasticLoop:
         kind = TreeAccumulation if self.options.fidelity == "exact" else SumAccumulation
         self.accumulation = kind(trained, self.agreement)
         self.model.train()
-        found = self.resumption
-        if found is not None:
-            found.put_back()
-            self.step = found.loaded.step
-        loaded = found.loaded if found else None
-        self.session.start(
-            planned_steps=self.args.max_steps,
-            start_step=self.step,
-            shards=list(self.source.mixture.num_samples().items()),
-            resumed_from=loaded.snapshot.name if loaded else None,
-            loaded_digest=(found.digest or None) if found else None,
-            loaded_parts=(found.parts or None) if found else None,
-            applied=loaded.head["applied"] if loaded else (),
-            inside_step=loaded is not None and loaded.partial is not None,
-        )
-        self.controls.take_past_data(self.session.desk.past)
-        if loaded is not None:
-            self.saver.saved = self.saver.key(loaded.step, int(loaded.head["micro_step"]))
+        if self.resumption is not None:
+            self.resumption.put_back()
+            self.step = self.resumption.loaded.step
+        begin_session(cast("BidirectionalMixin", self), self.args.max_steps)
 
     def _train(self) -> None:
         while self.step < self.args.max_steps and self.leave is None:

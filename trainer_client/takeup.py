@@ -1,4 +1,4 @@
-"""Taking up a run where its newest good snapshot ends."""
+"""Taking up a run where its newest good snapshot ends, and saying so."""
 
 from __future__ import annotations
 
@@ -39,3 +39,22 @@ def take_up(trainer: BidirectionalMixin, *, refused: Iterable[str] = ()) -> Load
     session.say(f"resuming before step {loaded.step} from {loaded.snapshot.name}")
     trainer.resume(loaded, fall_back)
     return loaded
+
+
+def begin_session(trainer: BidirectionalMixin, planned_steps: int) -> None:
+    """The trainer's first word, with what it has put back; then changes of earlier attempts are known again (collective)."""
+    resumption, session = trainer.resumption, trainer.session
+    loaded = resumption.loaded if resumption else None
+    session.start(
+        planned_steps=planned_steps,
+        start_step=loaded.step if loaded else 0,
+        shards=list(trainer.source.mixture.num_samples().items()),
+        resumed_from=loaded.snapshot.name if loaded else None,
+        loaded_digest=(resumption.digest or None) if resumption else None,
+        loaded_parts=(resumption.parts or None) if resumption else None,
+        applied=loaded.head["applied"] if loaded else (),
+        inside_step=loaded is not None and loaded.partial is not None,
+    )
+    trainer.controls.take_past_data(session.desk.past)
+    if loaded is not None:
+        trainer.saver.saved = trainer.saver.key(loaded.step, int(loaded.head["micro_step"]))

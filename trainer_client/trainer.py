@@ -35,6 +35,7 @@ from trainer_client.permutation import combine
 from trainer_client.resuming import FallBack, Resumption, check_fidelity
 from trainer_client.session import Leave, Session
 from trainer_client.stepping import LeftInStep, StepBatch, StepRunner
+from trainer_client.takeup import begin_session
 from trainer_client.training_state import LoadedState
 
 log = logging.getLogger("counterflow.trainer")
@@ -135,25 +136,8 @@ class BidirectionalMixin(_Base):
         if self.resumption is not None:
             self.resumption.put_back()
             self.state.global_step = self.resumption.loaded.step
-        self._start_session(max_steps)
+        begin_session(self, max_steps)
         return prepared
-
-    def _start_session(self, max_steps: int) -> None:
-        resumption = self.resumption
-        loaded = resumption.loaded if resumption else None
-        self.session.start(
-            planned_steps=max_steps,
-            start_step=loaded.step if loaded else 0,
-            shards=list(self.source.mixture.num_samples().items()),
-            resumed_from=loaded.snapshot.name if loaded else None,
-            loaded_digest=(resumption.digest or None) if resumption else None,
-            loaded_parts=(resumption.parts or None) if resumption else None,
-            applied=loaded.head["applied"] if loaded else (),
-            inside_step=loaded is not None and loaded.partial is not None,
-        )
-        self.controls.take_past_data(self.session.desk.past)
-        if loaded is not None:
-            self.saver.saved = self.saver.key(loaded.step, int(loaded.head["micro_step"]))
 
     # -- data ---------------------------------------------------------------------------------------------------------
 
