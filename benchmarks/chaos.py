@@ -215,8 +215,14 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=9540)
     parser.add_argument("--real", type=int, default=0, help="every so manieth trial trains a model; 0: none")
     parser.add_argument("--keep", action="store_true", help="leave the folder with its logs")
+    parser.add_argument("--database-url", default="", help="an empty PostgreSQL database instead of SQLite")
+    parser.add_argument(
+        "--redis-url", default="", help="a Redis instead of the embedded Valkey, which is then not killed"
+    )
     words = parser.parse_args()
     install = Installation(words.port)
+    os.environ.update({"DATABASE_URL": words.database_url} if words.database_url else {})
+    os.environ.update({"REDIS_URL": words.redis_url} if words.redis_url else {})
     trace = install.folder / "trace.json"
     trace.write_text(json.dumps(TRACE))
     market = f"trace={trace},factor=120,boot_s=0.3,notice_s=6,end_s=0.2"
@@ -255,6 +261,8 @@ def summary(words: argparse.Namespace, trials: list[Trial], faults: Faults, took
         "trials": len(trials),
         "real": words.trials // words.real if words.real else 0,
         "seed": words.seed,
+        "database": "PostgreSQL" if words.database_url else "SQLite",
+        "broker": "Redis" if words.redis_url else "Valkey, embedded",
         "parallel": words.parallel,
         "took_s": round(took_s, 1),
         "outcomes": dict(Counter(t.job.status for t in trials)),
