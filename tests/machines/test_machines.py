@@ -11,7 +11,7 @@ import pytest
 from django.utils import timezone
 
 from jobs.machines import ORPHAN, TAKEN
-from jobs.models import Event, Instance, Team
+from jobs.models import Event, Instance, PlanState, Team
 from jobs.selectors.costs import instance_cost_usd, job_costs_usd
 from jobs.selectors.ledger import ledger_of
 from jobs.selectors.machines import holdings
@@ -126,6 +126,23 @@ def test_a_machine_that_the_list_forgets_is_not_taken_for_gone(provider: Provide
     provider.client.fault("late", 1, seconds=3600)
     assert provider.client.machines(tag()) == []
     turn()
+    assert holdings(job).spot == 1
+
+
+def test_a_notice_moves_the_job_off_the_machine_which_is_given_back_before_it_is_taken(provider: Provider) -> None:
+    job = planned_job()
+    order(job, "procure", 2)
+    first = trains(job, 2)
+    victim = first.placements.get(rank=0).instance
+    provider.client.interrupt(victim.claim)
+    leaves(first)
+    second = trains(job, 1)
+    assert second.placements.get().instance_id == first.placements.get(rank=1).instance_id
+    until(lambda: victim.refresh_from_db() or victim.status == "terminated", "it was given back")
+    assert victim.ended_at < victim.ends_by
+    preempt = job.commands.get(kind="preempt")
+    assert (preempt.status, preempt.queue, preempt.result["saved"]) == ("done", "urgent", True)
+    assert PlanState.objects.get(job=job).why == "A machine is being taken."
     assert holdings(job).spot == 1
 
 
