@@ -73,11 +73,11 @@ def _band(values: FloatArray) -> Band:
     return Band(float(values.mean()), float(low), float(high))
 
 
-def steady_outlook(job: Job, work: FloatArray, spot: int, on_demand: int, price: float, slots_left: int) -> Outlook:
+def steady_outlook(job: Job, work: FloatArray, spot: int, on_demand: int, price: float, deadline: float) -> Outlook:
     """The same for an allocation that stays as it is to the end: where there is no programme to follow."""
     speed = max(float(job.curve[min(spot + on_demand, job.n_max)]), 1e-9)
     ends = work / speed
-    return summarize(ends * (spot * price + on_demand * job.on_demand_price), ends, slots_left)
+    return summarize(ends * (spot * price + on_demand * job.on_demand_price), ends, deadline)
 
 
 def spot_ends(gains: FloatArray, bills: FloatArray, works: FloatArray, deadline: float) -> Outlook:

@@ -13,7 +13,7 @@ from jobs.models import Decision, Job
 from jobs.plan_facts import Epoch, facts_of, on_demand_usd_per_hour, past_read, spot_left
 from jobs.scheduler import procurement
 from jobs.scheduler.on_demand import is_standby
-from jobs.scheduler.planner import PlanFacts, Wish, situation_of, uses_programme, wishes
+from jobs.scheduler.planner import PlanFacts, Wish, deadline_slots, situation_of, uses_programme, wishes
 from jobs.scheduler.procurement import Standing
 from jobs.selectors.planning import (
     JobRows,
@@ -143,5 +143,6 @@ def without_on_demand(epoch: Epoch, facts: PlanFacts) -> Outlook | None:
     if not uses_programme(facts):
         return None
     situation = situation_of(facts, epoch.markets, epoch.now.timestamp())
-    outlook = spot_only_outlook(situation, spread=facts.spread)
+    end = deadline_slots(facts, epoch.markets)
+    outlook = spot_only_outlook(situation, spread=facts.spread, deadline=end)
     return Outlook(outlook.cost, outlook.finish.scaled(situation.job.slot_s), outlook.chance)

@@ -7,6 +7,7 @@ time of day would tie the pass to one deadline and is left out here.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,10 +26,11 @@ from forecasting.outlook import (
 from forecasting.policies.chain import fit_chain
 from forecasting.policies.hazards import ChainSettings
 from forecasting.policies.program import choose
-from forecasting.policies.stochastic import StochasticProgram, Tables, build_tables, planning_sizes
+from forecasting.policies.stochastic import StochasticProgram, Tables, build_tables, planning_sizes, pure_modes
 from forecasting.problem import Allocation, IntArray, Job, Reason, Situation
 
-_SHARED_BYTES = 400_000_000
+_SHARED_BYTES = 250_000_000
+_THREADS = 2
 
 
 @dataclass(frozen=True)
@@ -52,20 +54,32 @@ def plan_many(
     situations: Sequence[Situation],
     *,
     spreads: Sequence[float] | None = None,
+    deadlines: Sequence[float] | None = None,
     settings: ChainSettings | None = None,
     num_paths: int = 32,
 ) -> list[Planned]:
-    """The same with the outlook. `spreads`: per job the relative standard deviation of the work left; a tenth if absent."""
+    """The same with the outlook. `spreads`: per job the relative standard deviation of the work left; a tenth if absent.
+
+    `deadlines`: per job the slots until the deadline that the chance is told of; those of the situation if absent.
+    """
     settings = replace(settings or ChainSettings(), day_parts=1)
     spreads = spreads or [0.1] * len(situations)
+    ends = deadlines or [float(s.slots_left) for s in situations]
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for i, s in enumerate(situations):
         groups[(_shape(s.job), id(s.offers[0].availability), len(s.offers[0].availability), s.spot_price)].append(i)
     answers: list[Planned | None] = [None] * len(situations)
-    for members in groups.values():
-        group, wide = [situations[i] for i in members], [spreads[i] for i in members]
-        for i, planned in zip(members, _group(group, wide, settings, num_paths), strict=True):
+
+    def plan(members: list[int]) -> None:
+        group, looks = [situations[i] for i in members], [_Look(spreads[i], ends[i], num_paths) for i in members]
+        for i, planned in zip(members, _group(group, looks, settings), strict=True):
             answers[i] = planned
+
+    if len(groups) == 1:
+        plan(next(iter(groups.values())))
+    elif groups:  # the compiled passes hold no lock, so groups run beside each other
+        with ThreadPoolExecutor(min(_THREADS, len(groups))) as pool:
+            list(pool.map(plan, groups.values()))
     return [a for a in answers if a is not None]
 
 
@@ -74,11 +88,20 @@ def _shape(job: Job) -> Job:
     return replace(job, work=1.0, deadline_slots=1, value=0.0, budget=None, gamma=1.0, approval_slots=0)
 
 
-def _group(situations: list[Situation], spreads: list[float], settings: ChainSettings, num_paths: int) -> list[Planned]:
+@dataclass(frozen=True)
+class _Look:
+    """How a job's outlook is told."""
+
+    spread: float
+    deadline: float
+    num_paths: int
+
+
+def _group(situations: list[Situation], looks: list[_Look], settings: ChainSettings) -> list[Planned]:
     live = [s for s in situations if s.slots_left > 0]
     alone = StochasticProgram(settings)
     if not live:
-        return [_alone(s, alone, spread, num_paths) for s, spread in zip(situations, spreads, strict=True)]
+        return [_alone(s, alone, look) for s, look in zip(situations, looks, strict=True)]
     first = live[0]
     most = replace(first.job, work=max(s.work_left for s in live), deadline_slots=max(s.slots_left for s in live))
     horizon = most.deadline_slots
@@ -87,28 +110,28 @@ def _group(situations: list[Situation], spreads: list[float], settings: ChainSet
         most, offer.availability, float(offer.price[-1]), first.clock_s, horizon, horizon, settings
     ) if _fits(most) else None  # fmt: skip
     if tables is None:
-        return [_alone(s, alone, spread, num_paths) for s, spread in zip(situations, spreads, strict=True)]
+        return [_alone(s, alone, look) for s, look in zip(situations, looks, strict=True)]
     market = tables.chain.encode(offer.availability if most.spot_allowed else np.zeros_like(offer.availability))
-    paths = draw_paths(tables.chain.moves[0], market, horizon, num_paths)
+    paths = draw_paths(tables.chain.moves[0], market, horizon, looks[0].num_paths)
     out = []
-    for s, spread in zip(situations, spreads, strict=True):
+    for s, look in zip(situations, looks, strict=True):
         if s.slots_left <= 0:
-            out.append(_alone(s, alone, spread, num_paths))
+            out.append(_alone(s, alone, look))
             continue
         wish = _look_up(s, tables, market, horizon)
-        out.append(Planned(guarded(s, wish), _unasked(s, wish), _outlook(s, tables, paths, horizon, spread)))
+        out.append(Planned(guarded(s, wish), _unasked(s, wish), _outlook(s, tables, paths, horizon, look)))
     return out
 
 
-def _alone(s: Situation, policy: StochasticProgram, spread: float, num_paths: int) -> Planned:
+def _alone(s: Situation, policy: StochasticProgram, look: _Look) -> Planned:
     """A job with a pass of its own, or past its deadline: the outlook takes the allocation to stay, at full size if it is idle."""
     wish = policy.decide(s)
     allocation = guarded(s, wish)
     spot, on_demand = allocation.n_spot, allocation.n_on_demand
     if not allocation.size:
         on_demand = s.job.top_size
-    works = work_quantiles(s.work_left, spread, num_paths)
-    outlook = steady_outlook(s.job, works, spot, on_demand, s.spot_price, s.slots_left)
+    works = work_quantiles(s.work_left, look.spread, look.num_paths)
+    outlook = steady_outlook(s.job, works, spot, on_demand, s.spot_price, look.deadline)
     return Planned(allocation, _unasked(s, wish), outlook)
 
 
@@ -118,7 +141,7 @@ def _unasked(s: Situation, wish: Allocation) -> Allocation:
     return guarded(replace(s, job=replace(s.job, approval_slots=0)), wish)
 
 
-def _outlook(s: Situation, tables: Tables, paths: IntArray, horizon: int, spread: float) -> Outlook:
+def _outlook(s: Situation, tables: Tables, paths: IntArray, horizon: int, look: _Look) -> Outlook:
     machine, speed = tables.machine, float(s.job.curve[s.job.top_size])
     carried = tables.chain.sizes[tables.chain.level]
     price = s.spot_price
@@ -127,14 +150,16 @@ def _outlook(s: Situation, tables: Tables, paths: IntArray, horizon: int, spread
     now_costs = machine.costs(s.job, np.array([s.available if spot_pays else 0]), np.array([price]))[0]
     total, ends = roll(
         tables.after, horizon - s.slots_left, costs, now_costs, machine.gain, machine.nxt, tables.wait, speed,
-        tables.top_mode, tables.cell, s.slots_left, work_quantiles(s.work_left, spread, len(paths)),
+        tables.top_mode, tables.cell, s.slots_left, work_quantiles(s.work_left, look.spread, len(paths)),
         machine.state_of(s.job, s.held_spot, s.held_on_demand, s.changeover_left_s), paths,
         s.job.top_size * s.job.on_demand_price, LATE_SLOTS * horizon,
     )  # fmt: skip
-    return summarize(total, ends, s.slots_left)
+    return summarize(total, ends, look.deadline)
 
 
-def spot_only_outlook(s: Situation, *, spread: float = 0.1, num_paths: int = 64) -> Outlook:
+def spot_only_outlook(
+    s: Situation, *, spread: float = 0.1, deadline: float | None = None, num_paths: int = 64
+) -> Outlook:
     """What would come if no on-demand were bought: the job runs on the spot of drawn market paths, to no end where none comes."""
     settings = ChainSettings(day_parts=1)
     sizes = np.array([0, *planning_sizes(s.job)])
@@ -147,14 +172,17 @@ def spot_only_outlook(s: Situation, *, spread: float = 0.1, num_paths: int = 64)
     before = np.concatenate([np.full((num_paths, 1), s.held_spot), carried[:, :-1]], axis=1)
     lost = np.minimum(1.0, (s.job.changeover_s or 0.0) / s.job.slot_s)
     gains = s.job.curve[carried] * np.where(carried > before, 1 - lost, 1.0)
-    return spot_ends(gains, carried * s.spot_price, work_quantiles(s.work_left, spread, num_paths), s.slots_left)
+    end = float(s.slots_left) if deadline is None else deadline
+    return spot_ends(gains, carried * s.spot_price, work_quantiles(s.work_left, spread, num_paths), end)
 
 
 def _fits(job: Job) -> bool:
     """Whether the values of every slot can be kept; else each job is planned by itself."""
     from forecasting.policies.stochastic import grid_cell, num_market_states, planning_sizes
 
-    states = (len(planning_sizes(job)) + 1) * (1 if job.changeover_s is None else 4)
+    states = pure_modes(
+        replace(job, work=1.0, deadline_slots=1, value=0.0, allowed_sizes=planning_sizes(job))
+    ).gain.shape[0]
     return 4 * job.deadline_slots * (job.work / grid_cell(job) + 1) * states * num_market_states(job) <= _SHARED_BYTES
 
 

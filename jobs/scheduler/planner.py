@@ -18,10 +18,12 @@ from forecasting.problem import Job as Task
 from forecasting.problem import Offer as Market
 from jobs.scheduler.speed import Speed
 
-MAX_SLOTS = 256  # a deadline far away is planned in longer slots
+MAX_SLOTS = 128  # a deadline far away is planned in longer slots
 CHANGEOVER_STEP = 1.3  # changeovers are told apart by this factor, so that jobs alike share a pass
 ASK_SHARE = 0.1  # at most so much of the time left is kept for an approval
 NUM_PATHS = 32
+MAX_SIZES = 8
+MIN_MARGIN, MAX_MARGIN = 0.03, 0.15
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,11 @@ class PlanFacts:
     @property
     def held(self) -> int:
         return self.held_spot + self.held_on_demand
+
+    @property
+    def margin(self) -> float:
+        """Share of the time left that is kept in hand, as the pace is not known exactly."""
+        return min(MAX_MARGIN, max(MIN_MARGIN, self.spread))
 
     @property
     def late_s(self) -> float:
@@ -110,7 +117,7 @@ def last_safe_s(facts: PlanFacts) -> float | None:
     """Seconds until on-demand at full size has to be ordered to make the deadline without any spot."""
     if facts.time_left_s is None or facts.speed is None:
         return None
-    return facts.time_left_s - facts.late_s
+    return facts.time_left_s * (1 - facts.margin) - facts.late_s
 
 
 def uses_programme(facts: PlanFacts) -> bool:
@@ -137,6 +144,7 @@ def wishes(jobs: Sequence[PlanFacts], markets: Markets, clock_s: float) -> list[
     planned = plan_many(
         [situation_of(jobs[i], markets, clock_s) for i in places],
         spreads=[jobs[i].spread for i in places],
+        deadlines=[deadline_slots(jobs[i], markets) for i in places],
         num_paths=NUM_PATHS,
     )
     for i, plan in zip(places, planned, strict=True):
@@ -146,6 +154,12 @@ def wishes(jobs: Sequence[PlanFacts], markets: Markets, clock_s: float) -> list[
     return [found[i] for i in range(len(jobs))]
 
 
+def deadline_slots(facts: PlanFacts, markets: Markets) -> float:
+    """The deadline itself, nothing kept in hand, in slots from now."""
+    left_s = facts.time_left_s or 0.0
+    return left_s / slot_of(left_s, markets.slot_s)
+
+
 def situation_of(facts: PlanFacts, markets: Markets, clock_s: float) -> Situation:
     """The forecasting library's view of a job: slots, machines, USD per machine and slot."""
     assert facts.speed is not None
@@ -153,7 +167,7 @@ def situation_of(facts: PlanFacts, markets: Markets, clock_s: float) -> Situatio
     assert facts.on_demand_usd_per_hour is not None
     assert facts.time_left_s is not None
     slot_s = slot_of(facts.time_left_s, markets.slot_s)
-    slots = max(1, math.floor(facts.time_left_s / slot_s))
+    slots = max(1, math.floor(facts.time_left_s * (1 - facts.margin) / slot_s))
     work = max(1e-6, facts.steps_left * facts.speed.step_time_1_s / slot_s)
     on_demand = facts.on_demand_usd_per_hour * slot_s / 3600
     waits = min(facts.approval_s, ASK_SHARE * facts.time_left_s)
@@ -164,6 +178,7 @@ def situation_of(facts: PlanFacts, markets: Markets, clock_s: float) -> Situatio
         on_demand_price=on_demand,
         n_min=facts.n_min,
         n_max=facts.n_max,
+        allowed_sizes=sizes_told_apart(facts.n_min, facts.n_max),
         throughput=facts.speed.curve(facts.n_max),
         changeover_s=_stepped(facts.changeover_s),
         slot_s=slot_s,
@@ -180,6 +195,14 @@ def situation_of(facts: PlanFacts, markets: Markets, clock_s: float) -> Situatio
         clock_s=clock_s,
         spot_here=facts.spot.available,
     )
+
+
+def sizes_told_apart(low: int, high: int) -> tuple[int, ...] | None:
+    """All sizes (None) up to `MAX_SIZES`; of more an even choice by ratio, so that a plan stays small."""
+    if high - low < MAX_SIZES:
+        return None
+    ratio = (high / low) ** (1 / (MAX_SIZES - 1))
+    return tuple(sorted({round(low * ratio**i) for i in range(MAX_SIZES)}))
 
 
 def _stepped(seconds: float) -> float:

@@ -163,7 +163,7 @@ def test_on_demand_is_asked_for_ahead_and_not_bought_while_spot_does_the_work() 
     """Spot runs, and there is still time for on-demand, but soon there would be none to ask."""
     cast = make_cast()
     offer = make_market(spot=4)
-    job = planned_job(cast.team, hours=5.45)
+    job = planned_job(cast.team, hours=6.25)
     made = plans_tick(now=NOW)
     ask = next(d for d in made if d.kind == KIND)
     assert (ask.args["on_demand"], ask.args["up_to"], ask.status) == (0, 4, "proposed")

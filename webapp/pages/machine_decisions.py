@@ -12,17 +12,17 @@ from webapp import formats
 EVIDENCE = {
     "steps_left": ("Steps left", "steps"),
     "time_left_s": ("Time to the deadline", ""),
-    "last_safe_s": ("Until the last safe moment for on-demand", ""),
+    "last_safe_s": ("To the last safe moment", ""),
     "useful_for_s": ("An answer is of use for", ""),
-    "chance": ("Chance to make the deadline, as wished", ""),
+    "chance": ("Chance with a yes", ""),
     "rule": ("What the plan rests on", ""),
     "spot_available": ("Spot to be had", "machines"),
     "spot_usd_per_hour": ("Price of spot", "USD an hour"),
     "on_demand_usd_per_hour": ("Price of on-demand", "USD an hour"),
-    "changeover_s": ("A change of machines takes", ""),
+    "changeover_s": ("A changeover takes", ""),
     "spent_usd": ("Spent so far", "USD"),
     "waiting_usd_per_hour": ("Waiting costs", "USD an hour"),
-    "standby": ("To be bought only when needed", ""),
+    "standby": ("Only when needed", ""),
 }
 SPANS = ("time_left_s", "last_safe_s", "useful_for_s", "changeover_s")
 
