@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
 
+CHANGEABLE = {"name", "time_zone", "two_person", "two_person_from_usd", "forbid_own_approval", "max_gpus"}
+
+
 @transaction.atomic
 def team_create(*, name: str, admin: User, now: dt.datetime, time_zone: str = "UTC") -> Team:
     """A new team with its first admin."""
@@ -35,8 +38,8 @@ def team_create(*, name: str, admin: User, now: dt.datetime, time_zone: str = "U
 
 @transaction.atomic
 def team_change(*, team: Team, now: dt.datetime, actor: Actor, **fields: Any) -> Team:
-    """Change name, time_zone, two_person, two_person_from_usd or forbid_own_approval."""
-    if unknown := set(fields) - {"name", "time_zone", "two_person", "two_person_from_usd", "forbid_own_approval"}:
+    """Change name, time_zone, two_person, two_person_from_usd, forbid_own_approval or max_gpus."""
+    if unknown := set(fields) - CHANGEABLE:
         raise Invalid(f"A team has no {', '.join(sorted(unknown))}.")
     if not fields.get("name", team.name).strip():
         raise Invalid("A team needs a name.", fields={"name": ["Give a name."]})

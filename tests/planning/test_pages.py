@@ -107,3 +107,16 @@ def test_the_chart_of_a_job_that_has_ended_ends_with_it() -> None:
     assert chart["end"] == ended
     assert chart["last_safe"] is None
     assert chart["finish"] == {}
+
+
+def test_the_team_page_sets_how_many_gpus_planned_jobs_may_hold_and_rest_says_what_a_job_waits_for(cast: Cast) -> None:
+    make_market(spot=4)
+    job = planned_job(cast.team, hours=8.0, nodes=(2, 4))
+    client = Client()
+    client.force_login(cast.admin)
+    form = {"name": cast.team.name, "time_zone": "UTC", "two_person_from_usd": "0", "max_gpus": "1"}
+    assert client.post(reverse("team_edit"), form).status_code == 302
+    plans_tick(now=NOW)
+    told = client.get(f"/api/v1/jobs/{job.uuid}/").json()
+    assert told["waits_for"] == "team quota: 0 of 1 GPUs are with other jobs"
+    assert told["queue_place"] == 1

@@ -49,11 +49,22 @@ class JobShape(StatefulShape):
     num_open_decisions = serializers.IntegerField()
     num_shards = serializers.IntegerField()
     progress = serializers.SerializerMethodField()
+    waits_for = serializers.SerializerMethodField(help_text="What a planned job lacks, in words; empty: nothing")
+    queue_place = serializers.SerializerMethodField(
+        help_text="Among the team's planned jobs that wait, by priority and age, from 1"
+    )
     cost_usd = serializers.SerializerMethodField(help_text="What its machines have cost so far")
 
     @extend_schema_field(ProgressShape)
     def get_progress(self, job: Job) -> Any:
         return ProgressShape(self.context["lines"][job.pk].progress).data
+
+    def get_waits_for(self, job: Job) -> str:
+        return str(self.context["lines"][job.pk].waits_for)
+
+    def get_queue_place(self, job: Job) -> int | None:
+        place: int | None = self.context["lines"][job.pk].place
+        return place
 
     @extend_schema_field({"type": "string", "format": "decimal"})
     def get_cost_usd(self, job: Job) -> str:

@@ -19,6 +19,9 @@ class TeamShape(RowShape):
         max_digits=12, decimal_places=2, help_text="What costs at least this is costly"
     )
     forbid_own_approval = serializers.BooleanField()
+    max_gpus = serializers.IntegerField(
+        allow_null=True, help_text="GPUs that planned jobs of the team may hold together; null: no limit"
+    )
 
 
 class TeamNew(Input):
@@ -34,6 +37,7 @@ class TeamChange(Input):
         max_digits=12, decimal_places=2, min_value=Decimal(0), required=False
     )
     forbid_own_approval = serializers.BooleanField(required=False)
+    max_gpus = serializers.IntegerField(min_value=0, max_value=1_000_000, allow_null=True, required=False)
 
 
 class MemberShape(RowShape):

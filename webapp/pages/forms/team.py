@@ -61,3 +61,10 @@ class TeamForm(PageForm):
         help_text="0: every decision. A rule's yes, or silence that counts as one, is one of the two at most",
     )
     forbid_own_approval = forms.BooleanField(label="Nobody approves what they asked for", required=False)
+    max_gpus = forms.IntegerField(
+        label="GPUs at once",
+        required=False,
+        min_value=0,
+        max_value=1_000_000,
+        help_text="That planned jobs may hold together; empty: no limit",
+    )
