@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,7 +47,7 @@ def plans_store(*, planned: list[Planned], now: dt.datetime) -> list[Decision]:
     """Propose what changes, withdraw what no longer holds, keep the plans. Returns the new decisions."""
     made: list[Decision] = []
     states, points = [], []
-    for one in planned:
+    for one in _not_overtaken(planned, now):
         decisions = _decide(one, now)
         made += decisions
         state = _state(one, decisions, now)
@@ -57,6 +58,24 @@ def plans_store(*, planned: list[Planned], now: dt.datetime) -> list[Decision]:
     PlanState.objects.bulk_update(states, fields, batch_size=200)
     PlanPoint.objects.bulk_create(points, ignore_conflicts=True)
     return made
+
+
+def _not_overtaken(planned: list[Planned], now: dt.datetime) -> list[Planned]:
+    """Those that no other epoch has planned since their rows were read: a slow one must not order a second time.
+
+    One statement for all jobs that were planned at the same moment before.
+    """
+    by_moment: dict[dt.datetime | None, list[int]] = defaultdict(list)
+    for one in planned:
+        by_moment[one.rows.state.planned_at if one.rows.state else None].append(one.rows.job.pk)
+    for moment, ids in by_moment.items():
+        PlanState.objects.filter(job__in=ids, planned_at=moment).update(planned_at=now)
+    ours = set(
+        PlanState.objects.filter(job__in=[o.rows.job.pk for o in planned], planned_at=now).values_list(
+            "job_id", flat=True
+        )
+    )
+    return [one for one in planned if one.rows.job.pk in ours]
 
 
 def _decide(one: Planned, now: dt.datetime) -> list[Decision]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from jobs import epoch
 from jobs.epoch import plans_tick
 from jobs.models import Command, Decision, Job, PlanPoint, PlanState
 from jobs.services.plans import plan_ask
@@ -110,3 +112,21 @@ def test_a_job_of_another_backend_is_left_to_its_cluster() -> None:
     Job.objects.filter(pk=job.pk).update(backend="slurm")
     assert plans_tick(now=NOW) == []
     assert not PlanState.objects.exists()
+
+
+def test_an_epoch_that_was_overtaken_by_another_orders_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is slow: while it computes, the job is due again and a second one plans and stores."""
+    make_market(spot=4)
+    job = planned_job()
+    compute = epoch.wishes
+
+    def slowly(*args: Any) -> Any:
+        monkeypatch.setattr(epoch, "wishes", compute)
+        plan_ask(job=job, now=later(5), why="a machine was taken")
+        assert [d.kind for d in plans_tick(now=later(6))] == ["procure"]
+        return compute(*args)
+
+    monkeypatch.setattr(epoch, "wishes", slowly)
+    assert plans_tick(now=NOW) == []
+    assert Command.objects.filter(kind="procure").count() == 1
+    assert PlanState.objects.get(job=job).planned_at == later(6)
