@@ -76,6 +76,9 @@ def standing_of(epoch: Epoch, rows: JobRows, *, is_urgent: bool) -> Standing:
         offer = str(rows.target.args.get("offer") or offer)
     changed_at = rows.state.changed_at if rows.state else None
     since = (epoch.now - changed_at).total_seconds() if changed_at else float("inf")
+    if rows.attempts and rows.attempts[-1].ended_at is None:
+        ran = rows.attempts[-1].running_at  # an attempt that has hardly begun has not paid for its start
+        since = min(since, (epoch.now - ran).total_seconds() if ran else 0.0)
     covered, left = _cover(epoch, rows)
     return Standing(
         spot, on_demand, offer, since, len(rows.changes), covered, str(rows.cover) if covered else "", left,

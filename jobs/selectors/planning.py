@@ -218,12 +218,17 @@ def _mean_s(attempt: Attempt) -> float:
 
 
 def changeover_of(rows: JobRows) -> float | None:
-    """Seconds from the order of an attempt to its first report, in the middle of the attempts of the job or of those like it."""
-    lost = [
-        (attempt.running_at - attempt.created_at).total_seconds()
-        for attempt in (rows.attempts or rows.alike)
-        if attempt.running_at is not None and attempt.running_at >= attempt.created_at
-    ]
+    """Seconds without progress at a change, in the middle of the attempts of the job or of those like it.
+
+    From the end of the attempt that left at a snapshot, or from the order of the new one, to its first report.
+    """
+    attempts, lost = rows.attempts or rows.alike, []
+    for i, attempt in enumerate(attempts):
+        before = attempts[i - 1] if i and rows.attempts else None
+        left_at = before.ended_at if before is not None and before.status == "resized" else None
+        begun = left_at or attempt.created_at
+        if attempt.running_at is not None and attempt.running_at >= begun:
+            lost.append((attempt.running_at - begun).total_seconds())
     return median(lost) if lost else None
 
 

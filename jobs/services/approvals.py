@@ -14,7 +14,7 @@ from jobs.scheduler.procurement import RULE
 from jobs.selectors.decisions import args_in_force
 from jobs.services.commands import command_issue
 from jobs.services.events import SYSTEM, Actor, event_append
-from jobs.services.plans import plan_ask
+from jobs.services.plans import plan_ask, plan_change_noted
 from jobs.services.second_approvals import (
     approvals_make_void,
     half_tell,
@@ -162,6 +162,8 @@ def _carry_out(decision: Decision, final: dict[str, Any], now: dt.datetime, acto
         text=f"{decision} approved by {actor.label}." + (f" {reason}" if reason else ""),
         data={"args": final, "edited": edited},
     )
+    if decision.rule == RULE:
+        plan_change_noted(job=decision.job, now=now)
     if decision.rule == RULE and actor.user is not None:
         plan_ask(job=decision.job, now=now, why=f"{decision} was approved.")
     command_issue(

@@ -54,7 +54,7 @@ def plans_store(*, planned: list[Planned], now: dt.datetime) -> list[Decision]:
         states.append(state)
         if (point := _point(one, state, now)) is not None:
             points.append(point)
-    fields = ["planned_at", "changed_at", "waits_for", "plan"]
+    fields = ["planned_at", "waits_for", "plan"]
     PlanState.objects.bulk_update(states, fields, batch_size=200)
     PlanPoint.objects.bulk_create(points, ignore_conflicts=True)
     return made
@@ -132,8 +132,6 @@ def _spot_is_back(one: Planned) -> str:
 def _state(one: Planned, made: list[Decision], now: dt.datetime) -> PlanState:
     state = one.rows.state or PlanState.objects.get(job=one.rows.job)
     state.planned_at = now
-    if any(d.status != "proposed" for d in made):
-        state.changed_at = now
     state.waits_for = waits_for(one, made)[:200]
     state.plan = _told(one, state.plan, now)
     return state

@@ -18,6 +18,11 @@ def plan_ask(*, job: Job, now: dt.datetime, why: str) -> None:
         PlanState.objects.filter(pk=state.pk, due_at__gt=now).update(due_at=now, why=why[:200])
 
 
+def plan_change_noted(*, job: Job, now: dt.datetime) -> None:
+    """Other machines were ordered for the job, by whomever: the next change waits for a while."""
+    PlanState.objects.filter(job=job).update(changed_at=now)
+
+
 def pace_check(*, job: Job, step_time_s: float, now: dt.datetime) -> None:
     """Ask for a plan where the pace is not what the last plan counted on."""
     plan = PlanState.objects.filter(job=job, planned_at__isnull=False).values_list("plan", flat=True).first()

@@ -212,6 +212,23 @@ def test_a_job_without_a_known_pace_starts_on_the_spot_there_is() -> None:
     assert state(job).plan["chance"] is None
 
 
+def test_an_attempt_that_has_hardly_begun_is_left_alone_however_its_order_came() -> None:
+    """The order was approved a while ago; its workers took their time to stand."""
+    team = make_team()
+    rule(team, "auto")
+    offer = make_market(spot=0)
+    job = planned_job(team, hours=5.2)
+    plans_tick(now=NOW)
+    Command.objects.filter(kind=KIND).update(status="done")
+    hold(job, on_demand_offer(), 4)
+    attempt = train(job, workers=4, steps=10, step_time_s=2.0, until=later(3600))
+    quote(offer, at=later(3500), spot=4)
+    assert plans_tick(now=later(3600)) == []
+    attempt.running_at = later(2000)
+    attempt.save()
+    assert [d.args["spot"] > 0 for d in plans_tick(now=later(4000))] == [True]
+
+
 def test_what_jobs_alike_have_shown_counts_until_a_job_shows_its_own_pace() -> None:
     make_market(spot=4)
     team = make_team()
