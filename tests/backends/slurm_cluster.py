@@ -46,7 +46,7 @@ AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 KillWait=2
 MessageTimeout=2
-MinJobAge=2
+MinJobAge=60
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 PartitionName=ondemand Nodes=n[1-4] Default=YES PriorityTier=10 PreemptMode=OFF
