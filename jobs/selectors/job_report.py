@@ -16,6 +16,7 @@ from typing import Any
 from django.conf import settings
 
 from jobs.models import Attempt, Augmentation, Instance, Job, PlanState
+from jobs.selectors.attempt_costs import attempt_costs_usd
 from jobs.selectors.baselines import baselines_of
 from jobs.selectors.costs import instance_cost_usd
 from jobs.selectors.report_losses import Losses, losses_of
@@ -27,6 +28,7 @@ def job_report(*, job: Job, now: dt.datetime) -> dict[str, Any]:
     """Compute the report as of `now`."""
     losses = losses_of(job)
     attempts = list(job.attempts.order_by("fence").prefetch_related("workers"))
+    costs = attempt_costs_usd(job=job, now=now)
     return clean(
         {
             "version": VERSION,
@@ -41,7 +43,7 @@ def job_report(*, job: Job, now: dt.datetime) -> dict[str, Any]:
             "shards": _shards(job, losses),
             "decisions": [_decision(d, losses) for d in _decisions(job)],
             "augmentations": [_augmentation(a) for a in _augmentations(job)],
-            "attempts": [_attempt(a) for a in attempts],
+            "attempts": [_attempt(a, costs) for a in attempts],
             "failures": [f"{a}: {a.detail or a.status}" for a in attempts if a.status == "failed"]
             + ([f"{job.failure_class}: {job.failure_message}"] if job.failure_class else []),
         }
@@ -231,7 +233,7 @@ def _augmentation(augmentation: Augmentation) -> dict[str, Any]:
     }
 
 
-def _attempt(attempt: Attempt) -> dict[str, Any]:
+def _attempt(attempt: Attempt, costs: dict[int, Decimal]) -> dict[str, Any]:
     return {
         "attempt": attempt.fence,
         "uuid": str(attempt.uuid),
@@ -243,6 +245,7 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "detail": attempt.detail,
         "started_at": attempt.running_at,
         "ended_at": attempt.ended_at,
+        "cost_usd": round(float(costs.get(attempt.pk, 0)), 6),
         "totals": attempt.totals,
         "workers": [{"rank": w.rank, "host": w.host, "last_step": w.last_step} for w in attempt.workers.all()],
     }

@@ -85,7 +85,7 @@ def ledger_of(*, team: Team, start: dt.datetime, end: dt.datetime) -> Ledger:
     rows = Instance.objects.filter(alive, team=team).exclude(started_at__gte=end).select_related("job", "attempt")
     machines = list(rows)
     lost = _lost_shares({row.job_id for row in machines if row.job_id})
-    uses = _uses(machines)
+    uses = attempts_by_machine(machines)
     zone = zoneinfo.ZoneInfo(team.time_zone)
     ledger = Ledger(start, end, Sums(), [DaySums(day=day) for day in _days(start, end, zone)], [])
     days = {sums.day: sums for sums in ledger.days}
@@ -148,7 +148,7 @@ def _told(
     return (part for part in parts if part[1] < part[2] and part[3])
 
 
-def _uses(machines: Sequence[Instance]) -> dict[int, list[Attempt]]:
+def attempts_by_machine(machines: Sequence[Instance]) -> dict[int, list[Attempt]]:
     """Bought machine -> the attempts that ran on it, in their order."""
     bought: dict[int, list[Attempt]] = {machine.pk: [] for machine in machines if machine.offer_id}
     if bought:

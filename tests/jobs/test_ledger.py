@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.models import Attempt, Instance, Offer, Placement, Team
+from jobs.selectors.attempt_costs import attempt_costs_usd
 from jobs.selectors.costs import instance_cost_usd
 from jobs.selectors.ledger import PARTS, ledger_of, stretches
 from tests.factories import make_attempt, make_job, make_team
@@ -123,5 +124,6 @@ def test_a_bought_machine_that_served_two_attempts_is_told_apart_by_both_at_the_
     found = ledger_of(team=job.team, start=T0 - HOUR, end=T0 + 3 * HOUR)
     assert found.sums.by_part == {"starting": Decimal("5.5"), "work": Decimal("100.5"), "lost": 0, "idle": 5}
     assert found.sums.total == instance_cost_usd(bought, start=None, end=T0 + 3 * HOUR) == 111
+    assert attempt_costs_usd(job=job, now=T0 + 3 * HOUR) == {first.pk: 1 + 5, second.pk: 5 + 100}
     Instance.objects.filter(pk=bought.pk).update(started_at=None, prices=[])
     assert ledger_of(team=job.team, start=T0 - HOUR, end=T0 + 3 * HOUR).sums.total == 0  # asked for, not yet made
