@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import glob
+import os
 import sys
 
 from django.conf import settings
 
 from jobs.clusters import spot_wish
+from jobs.machines import is_planned
 from jobs.models import Attempt, Job
 from jobs.services.jobs import TRAINING_CHOICES, TRAINING_RANGES
+from jobs.services.resizes import worker_limits
 from trainer_client.backends import LaunchSpec
 from workers import rundirs
 
@@ -27,6 +30,7 @@ def launch_spec(attempt: Attempt) -> LaunchSpec:
         attempt=str(attempt.uuid),
         command=launch_command(attempt),
         env={
+            **same_threads(attempt.job),
             **{str(k): str(v) for k, v in (attempt.job.config.get("env") or {}).items()},
             "COUNTERFLOW_URL": settings.TRAINER_ENDPOINT,
             "COUNTERFLOW_JOB": str(attempt.job.uuid),
@@ -44,6 +48,19 @@ def launch_spec(attempt: Attempt) -> LaunchSpec:
         tags={"counterflow": settings.DEPLOYMENT, "job": str(attempt.job.uuid), "attempt": str(attempt.uuid)},
         spot=spot_wish(attempt.job),
     )
+
+
+def same_threads(job: Job) -> dict[str, str]:
+    """Threads of a rank of a local job whose ranks come and go: the same for every number of them.
+
+    A bought machine does not grow when another one leaves, and bits under `exact` depend on the number of threads.
+    """
+    if job.backend != "local" or not (is_planned(job) or (job.config.get("snapshot") or {}).get("fidelity") == "exact"):
+        return {}
+    nodes = (job.config.get("resources") or {}).get("nodes") or {}
+    most = int(nodes.get("max") or worker_limits(job=job)[1])
+    threads = str(max(1, len(os.sched_getaffinity(0)) // most))
+    return {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
 
 
 def launch_command(attempt: Attempt) -> list[str]:

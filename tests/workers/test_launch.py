@@ -21,7 +21,7 @@ from workers.backend_access import backend_named
 from workers.commands import launch as launch_module
 from workers.endings import is_over
 from workers.execute import command_execute
-from workers.launch_specs import launch_command
+from workers.launch_specs import launch_command, launch_spec
 from workers.rundirs import shard_config, snapshot_dir, token_file
 from workers.watch import attempts_watch
 
@@ -211,3 +211,18 @@ def test_a_jobs_own_command_is_refused_where_the_server_runs_none(settings: Any)
     assert command_execute(command_of(job, "launch").pk) == "failed"
     job.refresh_from_db()
     assert (job.status, job.failure_class) == ("failed", "precheck")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"snapshot": {"fidelity": "exact"}}, {"resources": {"spot_policy": "prefer", "nodes": {"min": 1, "max": 4}}}],
+)
+def test_a_rank_has_the_same_threads_in_every_world(config: dict[str, Any]) -> None:
+    job = make_filled_job()
+    job.config = config
+    threads = set()
+    for fence, world in ((1, 1), (2, 4)):
+        attempt = Attempt(job=job, fence=fence, world_size=world)
+        threads.add(launch_spec(attempt).env.get("OMP_NUM_THREADS"))
+    assert len(threads) == 1
+    assert None not in threads
