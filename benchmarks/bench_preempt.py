@@ -86,7 +86,7 @@ def main() -> None:
     os.environ["COUNTERFLOW_MARKET"] = f"trace={trace},factor=60,notice_s=20,boot_s=0.5"
     os.environ["COUNTERFLOW_DEMO"] = "0"
     with install:
-        from simcloud.client import SimClient
+        from workers.simcloud.client import SimClient
 
         found = run(words.times, SimClient(install.folder / "market"))
     result = {

@@ -232,7 +232,7 @@ def main() -> int:
     )  # fmt: skip
     begun = time.monotonic()
     with install:
-        from simcloud.client import SimClient
+        from workers.simcloud.client import SimClient
 
         assert install.process is not None
         faults = Faults(psutil.Process(install.process.pid), SimClient(install.folder / "market"))

@@ -9,7 +9,7 @@ from typing import Any
 from django.conf import settings
 
 from jobs.services.machines import MachineFacts
-from simcloud.client import SimClient
+from workers.simcloud.client import SimClient
 
 PROVIDER = "simulated"
 

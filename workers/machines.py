@@ -20,7 +20,6 @@ from jobs.models import Attempt, FeedState, Instance, Offer
 from jobs.services.feeds import feed_set
 from jobs.services.machines import MachineFacts, machine_gone, machine_seen, machines_release
 from jobs.states import ATTEMPT_LIVE, JOB_OVER
-from simcloud.client import NoCapacity, SimClient
 from trainer_client.backends import BackendError
 from workers.backend_access import backend_named
 from workers.celery_app import app
@@ -28,6 +27,7 @@ from workers.endings import is_over
 from workers.machine_access import PROVIDER, cloud, facts_of, tag
 from workers.market import feed_poll
 from workers.periodic import once_per_slot
+from workers.simcloud.client import NoCapacity, SimClient
 
 logger = structlog.get_logger(__name__)
 

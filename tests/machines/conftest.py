@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from simcloud.client import SimClient
-from simcloud.faults import Faults
 from tests.services import wait_until
 from tests.workers.conftest import own_var_dir as own_var_dir
 from tests.workers.conftest import runs as runs
+from workers.simcloud.client import SimClient
+from workers.simcloud.faults import Faults
 
 REPO = Path(__file__).resolve().parents[2]
 TRACE = {
@@ -30,7 +30,7 @@ TRACE = {
 
 
 class Provider:
-    """`python -m simcloud`; can be killed and started again on the same state."""
+    """`python -m workers.simcloud`; can be killed and started again on the same state."""
 
     def __init__(self, folder: Path, options: str) -> None:
         self.folder, self.options = folder, options
@@ -40,7 +40,7 @@ class Provider:
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "address").unlink(missing_ok=True)
-        argv = [sys.executable, "-m", "simcloud", "--folder", str(self.folder), "--market", self.options]
+        argv = [sys.executable, "-m", "workers.simcloud", "--folder", str(self.folder), "--market", self.options]
         self.process = subprocess.Popen(argv, cwd=REPO)
         wait_until((self.folder / "address").exists, within_s=40, what="the simulated cloud listens")
 

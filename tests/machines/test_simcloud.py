@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from simcloud import cloud as cloud_module
-from simcloud.cloud import Cloud, Refused
-from simcloud.machines import MachineStore
-from simcloud.market import OfferName, SimMarket
-from simcloud.options import MarketOptions, market_options
+from workers.simcloud import cloud as cloud_module
+from workers.simcloud.cloud import Cloud, Refused
+from workers.simcloud.machines import MachineStore
+from workers.simcloud.market import OfferName, SimMarket
+from workers.simcloud.options import MarketOptions, market_options
 
 SPOT, DEAR = OfferName("east-1", "east-1a", True), OfferName("east-1", "", False)
 T0 = 1_800_000_000.0

@@ -62,7 +62,15 @@ def _market() -> list[Program]:
     """The simulated cloud, where one is wanted."""
     if not settings.MARKET:
         return []
-    argv = [sys.executable, "-m", "simcloud", "--folder", str(settings.VAR_DIR / "market"), "--market", settings.MARKET]
+    argv = [
+        sys.executable,
+        "-m",
+        "workers.simcloud",
+        "--folder",
+        str(settings.VAR_DIR / "market"),
+        "--market",
+        settings.MARKET,
+    ]
     return [Program("market", argv, stop_phase=2, grace_s=5)]
 
 
