@@ -19,7 +19,8 @@ RULE = "planner"
 MACHINES, ON_DEMAND = "machines", "on_demand"  # subjects: what may happen by rule, and what may have to be asked
 KINDS = ("procure", "release", "switch_to_on_demand", "migrate", "idle")
 ASK_AHEAD = 3  # looks of the planner, before a cover runs out
-URGENT = ("guard", "budget", "late", "probe")
+DEADLINE = ("guard", "late")
+URGENT = (*DEADLINE, "budget", "probe")
 
 
 @dataclass(frozen=True)
@@ -133,10 +134,26 @@ def machines_proposal(
 
 def _may_change(facts: PlanFacts, wish: Wish, standing: Standing, settings: Settings) -> bool:
     """Hysteresis: nothing for a while after a change, at least two changeovers, and at most so many in the window."""
-    if standing.is_urgent or wish.rule in URGENT or not standing.size:
+    if standing.is_urgent or _cannot_wait(wish, standing):
         return True
+    if _nearly_done(facts, standing):
+        return False
     rest_s = max(settings.min_run_s, 2 * facts.changeover_s)
     return standing.since_change_s >= rest_s and standing.num_changes < settings.max_changes
+
+
+def _cannot_wait(wish: Wish, standing: Standing) -> bool:
+    """The first start, the budget, or on-demand that the deadline needs; that it needs less than is held can wait."""
+    needs_more = wish.on_demand > standing.on_demand or wish.size > standing.size
+    return not standing.size or (wish.rule in URGENT and (needs_more or wish.rule not in DEADLINE))
+
+
+def _nearly_done(facts: PlanFacts, standing: Standing) -> bool:
+    """Whether the machines held end the job in time, and no later than two changeovers from now."""
+    if facts.speed is None:
+        return False
+    rest_s = facts.steps_left * facts.speed.step_time_s(standing.size)
+    return rest_s <= 2 * facts.changeover_s and (facts.time_left_s is None or rest_s <= facts.time_left_s)
 
 
 def _kind(wish: Wish, standing: Standing, moves: bool) -> str:

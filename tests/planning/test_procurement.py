@@ -70,6 +70,18 @@ def test_small_to_and_fro_waits_and_what_is_urgent_does_not() -> None:
         assert machines_proposal(facts(), wish(0, 4, "guard"), standing, SETTINGS) is not None
         assert machines_proposal(facts(), wish(3), replace(standing, is_urgent=True), SETTINGS) is not None
     assert machines_proposal(facts(), wish(3), Standing(0, 0, since_change_s=10.0), SETTINGS) is not None
+    assert machines_proposal(facts(), wish(0, 1, "guard"), Standing(0, 2, since_change_s=10.0), SETTINGS) is None
+    assert machines_proposal(facts(), wish(0, 1, "budget"), Standing(0, 2, since_change_s=10.0), SETTINGS) is not None
+
+
+def test_machines_that_end_the_job_in_time_within_two_changeovers_are_left_alone() -> None:
+    standing = Standing(0, 2)
+    step_s = Speed(40.0, 0.1).step_time_s(2)
+    almost, more = int(110.0 / step_s), int(130.0 / step_s) + 1  # a changeover takes 60 s
+    assert machines_proposal(facts(steps_left=almost), wish(1), standing, SETTINGS) is None
+    assert machines_proposal(facts(steps_left=more), wish(1), standing, SETTINGS) is not None
+    assert machines_proposal(facts(steps_left=almost, time_left_s=20.0), wish(4), standing, SETTINGS) is not None
+    assert machines_proposal(facts(steps_left=almost), wish(4, 0, "guard"), standing, SETTINGS) is not None
 
 
 def test_the_budget_stops_before_it_is_passed_and_keeps_the_price_of_saving() -> None:
