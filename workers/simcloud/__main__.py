@@ -1,4 +1,4 @@
-"""`python -m simcloud --folder var/market --market seed=7,factor=60,zones=2`: run the simulated cloud in the foreground."""
+"""`python -m workers.simcloud --folder var/market --market seed=7,factor=60,zones=2`: run the simulated cloud in the foreground."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import threading
 from dataclasses import fields
 from pathlib import Path
 
-from simcloud.options import MarketOptions, market_options
-from simcloud.server import SimServer
+from workers.simcloud.options import MarketOptions, market_options
+from workers.simcloud.server import SimServer
 
 
 def main() -> int:

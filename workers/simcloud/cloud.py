@@ -11,11 +11,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from simcloud.faults import Dropped, Faults
-from simcloud.machines import MachineStore, Record, cost_usd
-from simcloud.market import MACHINE, OfferName, SimMarket
-from simcloud.options import MarketOptions
 from trainer_client.backends import processes
+from workers.simcloud.faults import Dropped, Faults
+from workers.simcloud.machines import MachineStore, Record, cost_usd
+from workers.simcloud.market import MACHINE, OfferName, SimMarket
+from workers.simcloud.options import MarketOptions
 
 ENDED_LISTED_S = 3600.0  # a list tells of ended machines for so long
 

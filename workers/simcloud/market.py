@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from forecasting.generator import DEMO_ZONES, Market, Zone, generate
-from simcloud.options import MarketOptions
+from workers.simcloud.options import MarketOptions
 
 MACHINE = "v100-1x"
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from simcloud.cloud import Cloud, Refused
-from simcloud.faults import Dropped
-from simcloud.machines import MachineStore
-from simcloud.market import OfferName
-from simcloud.options import MarketOptions
+from workers.simcloud.cloud import Cloud, Refused
+from workers.simcloud.faults import Dropped
+from workers.simcloud.machines import MachineStore
+from workers.simcloud.market import OfferName
+from workers.simcloud.options import MarketOptions
 
 log = logging.getLogger(__name__)
 TICK_S = 0.1
