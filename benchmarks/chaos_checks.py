@@ -22,11 +22,11 @@ def check(trial: Any, provider: Any) -> None:
     rows = {row.claim: row for row in job.instances.all()}
     bill = {line["token"]: Decimal(line["usd"]) for line in provider.bill(tag)["machines"]}
     ledger = {claim: instance_cost_usd(row, start=None, end=now) for claim, row in rows.items()}
-    for decision in job.decisions.filter(rule="chaos").exclude(
-        status__in=("rejected", "expired", "superseded", "proposed")
-    ):
+    for decision in job.decisions.filter(rule="chaos").exclude(status__in=("rejected", "expired", "proposed")):
         commands = list(decision.commands.all())
-        if decision.status not in ("succeeded", "failed") or len(commands) != 1:
+        if decision.status == "superseded" and decision.executed_at is None:
+            continue  # never approved
+        if decision.status not in ("succeeded", "failed", "superseded") or len(commands) != 1:
             trial.wrong.append(f"{decision} is {decision.status} with {len(commands)} commands")
     if alive := [token for token, record in told.items() if record["status"] != "terminated"]:
         trial.wrong.append(f"machines left: {alive}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import logging
 
 import structlog
 from django.utils import timezone
@@ -22,7 +23,7 @@ from jobs.services.commands import (
 )
 from jobs.services.decisions import decision_executing
 from workers.celery_app import app
-from workers.commands.registry import HANDLERS, NotYet, Passing, Permanent, Work
+from workers.commands.registry import HANDLERS, NotYet, Overtaken, Passing, Permanent, Work
 from workers.leases import lease_kept, lease_length
 
 logger = structlog.get_logger(__name__)
@@ -59,7 +60,7 @@ def _carry_out(command: Command) -> str:
         command_wait(command=command, now=work.now(), reason=str(wait), delay=wait.delay)
         return "waiting"
     except Permanent as fault:
-        return _failed(command, str(fault))
+        return _failed(command, str(fault), overtaken=isinstance(fault, Overtaken))
     except StaleWrite:
         raise
     except DomainError as fault:
@@ -75,9 +76,9 @@ def _carry_out(command: Command) -> str:
     return "done"
 
 
-def _failed(command: Command, error: str) -> str:
-    logger.warning("command_failed", error=error)
-    command_fail(command=command, now=timezone.now(), error=error)
+def _failed(command: Command, error: str, *, overtaken: bool = False) -> str:
+    logger.log(logging.INFO if overtaken else logging.WARNING, "command_failed", error=error)
+    command_fail(command=command, now=timezone.now(), error=error, overtaken=overtaken)
     return "failed"
 
 

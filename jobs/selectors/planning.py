@@ -137,7 +137,9 @@ def _decisions(found: dict[int, JobRows], since: dt.datetime) -> None:
     mine = Decision.objects.filter(job__in=found, rule=RULE).filter(
         Q(status="proposed")
         | Q(kind="switch_to_on_demand", status__in=done)
+        | Q(kind="switch_to_on_demand", status="superseded", executed_at__isnull=False)
         | Q(status__in=(*done, "rejected"), status_at__gte=since)
+        | Q(status="superseded", executed_at__isnull=False, status_at__gte=since)
     )
     for decision in mine.select_related("team").defer("situation").order_by("id"):
         rows = found[decision.job_id]
@@ -151,7 +153,7 @@ def _decisions(found: dict[int, JobRows], since: dt.datetime) -> None:
         if decision.status_at >= since:
             rows.changes.append(decision)
         if decision.kind == "switch_to_on_demand":
-            rows.cover = decision  # failed as well: an order that gave way to a newer one was approved all the same
+            rows.cover = decision  # also of an order that gave way to a newer one: it was approved all the same
 
 
 @dataclass(frozen=True)

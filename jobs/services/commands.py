@@ -120,8 +120,8 @@ def command_done(*, command: Command, now: dt.datetime, result: dict[str, Any] |
     )
 
 
-def command_fail(*, command: Command, now: dt.datetime, error: str) -> None:
-    """Close a command that cannot be carried out, and fail the decision behind it."""
+def command_fail(*, command: Command, now: dt.datetime, error: str, overtaken: bool = False) -> None:
+    """Close a command that cannot be carried out, and fail the decision behind it; one that was overtaken is superseded."""
     from jobs.services.decisions import decision_failed
 
     with transaction.atomic():
@@ -135,7 +135,7 @@ def command_fail(*, command: Command, now: dt.datetime, error: str) -> None:
             text=f"{command.kind} failed: {error}",
         )
         if command.decision is not None:
-            decision_failed(decision=command.decision, now=now, error=error)
+            decision_failed(decision=command.decision, now=now, error=error, overtaken=overtaken)
 
 
 def command_retry(*, command: Command, now: dt.datetime, error: str, delay: dt.timedelta) -> None:

@@ -146,11 +146,13 @@ def decision_applied(*, decision: Decision, step: int, now: dt.datetime) -> None
         state_move(decision, "succeeded", now=now, applied_step=step, text=f"{decision} in force since step {step}.")
 
 
-def decision_failed(*, decision: Decision, now: dt.datetime, error: str) -> None:
-    """It could not be carried out. Harmless if it is over already."""
+def decision_failed(*, decision: Decision, now: dt.datetime, error: str, overtaken: bool = False) -> None:
+    """It could not be carried out, or a newer order took over on the way. Harmless if it is over already."""
     decision.refresh_from_db()
-    if decision.status in ("approved", "executing"):
-        state_move(decision, "failed", now=now, failure=error, text=f"{decision} failed: {error}")
+    if decision.status not in ("approved", "executing"):
+        return
+    to, word = ("superseded", "gave way") if overtaken else ("failed", "failed")
+    state_move(decision, to, now=now, failure=error, text=f"{decision} {word}: {error}")
 
 
 def decisions_close(*, job: Job, now: dt.datetime, reason: str) -> None:

@@ -115,7 +115,7 @@ def test_an_approval_counts_though_its_order_gave_way_to_a_newer_one() -> None:
     decision = Decision.objects.get(job=job)
     decision_approve(decision=decision, now=later(5), user=cast.approver, seen_args=decision.args)
     Command.objects.filter(kind=KIND).update(status="failed")
-    Decision.objects.filter(pk=decision.pk).update(status="failed")
+    Decision.objects.filter(pk=decision.pk).update(status="superseded", executed_at=decision.created_at)
     made = plans_tick(now=later(10))
     assert [(d.kind, d.args["on_demand"], d.status) for d in made] == [("procure", 4, "approved")]
     assert f"Covered by {decision}" in made[0].sentence

@@ -16,7 +16,7 @@ from jobs.services.approvals import decision_approve
 from jobs.services.commands import MAX_TRIES, command_claim
 from tests.factories import NOW, make_decision, make_job
 from tests.workers.world import command_of, order
-from workers.commands.registry import HANDLERS, NotYet, Passing, Permanent, Work
+from workers.commands.registry import HANDLERS, NotYet, Overtaken, Passing, Permanent, Work
 from workers.doorbell import EXECUTE_TASK
 from workers.execute import command_execute, run_command, run_command_former_name
 
@@ -82,15 +82,24 @@ def test_waiting_uses_up_no_try(handle: Handle) -> None:
         assert command_execute(command.pk) == "waiting"
 
 
-@pytest.mark.parametrize("fault", [Permanent("no such shard"), Conflict("no such shard")])
-def test_a_fault_that_stays_fails_the_command_and_its_decision_at_once(handle: Handle, fault: Exception) -> None:
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [
+        (Permanent("no such shard"), "failed"),
+        (Conflict("no such shard"), "failed"),
+        (Overtaken("no such shard"), "superseded"),
+    ],
+)
+def test_a_fault_that_stays_ends_the_command_and_its_decision_at_once(
+    handle: Handle, fault: Exception, status: str
+) -> None:
     job = make_job(status="running")
     decision = decision_approve(decision=make_decision(job), now=NOW, by_rule="test")
     Command.objects.filter(decision=decision).update(kind="test")
     handle(raises(fault))
     assert command_execute(command_of(job, "test").pk) == "failed"
-    failed = Decision.objects.get(pk=decision.pk)
-    assert (failed.status, failed.failure) == ("failed", "no such shard")
+    ended = Decision.objects.get(pk=decision.pk)
+    assert (ended.status, ended.failure) == (status, "no such shard")
 
 
 def test_a_crash_of_a_handler_is_stored_and_tried_again(handle: Handle) -> None:

@@ -33,7 +33,7 @@ from jobs.services.machines import machine_request, machines_release
 from jobs.services.resizes import moves_nudge, worker_limits
 from jobs.states import ATTEMPT_LIVE, JOB_OVER
 from trainer_client.backends import BackendError
-from workers.commands.registry import NotYet, Permanent, Result, Work, handles
+from workers.commands.registry import NotYet, Overtaken, Permanent, Result, Work, handles
 from workers.machines import machines_sync
 
 LOOK_AGAIN = dt.timedelta(seconds=2)  # a nudge usually comes first
@@ -44,7 +44,7 @@ def allocate(work: Work) -> Result:
     """Bring the job to its target. Harmless to repeat."""
     target = _checked(work)
     if (newer := target_command(job=work.job)) is not None and newer.pk > work.command.pk:
-        raise Permanent(f"A newer order took its place: {newer.kind} to {newer.args}.")
+        raise Overtaken(f"A newer order took its place: {newer.kind} to {newer.args}.")
     refused = _ask(work, target)
     keep = machines_kept(job=work.job, target=target)
     missing = target.total - len(keep)

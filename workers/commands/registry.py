@@ -1,8 +1,8 @@
 """Kinds of commands and who carries them out. A handler is called with a `Work` and may be called again for the same command.
 
 A handler returns what to store as the result; it raises `NotYet` when its time has not come, `Passing` for a fault
-that a later try may not meet, `Permanent` for one that every try would meet. Everything else that it raises is
-treated as passing, and logged.
+that a later try may not meet, `Permanent` for one that every try would meet, `Overtaken` where a newer order counts. Everything
+else that it raises is treated as passing, and logged.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ class Passing(Exception):
 
 class Permanent(Exception):
     """A fault that stays."""
+
+
+class Overtaken(Permanent):
+    """No fault: a newer order wants something else, and this one ends for it."""
 
 
 @dataclass
