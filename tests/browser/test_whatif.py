@@ -66,6 +66,9 @@ def test_from_the_market_to_a_result_that_a_colleague_opens(site: Site, monkeypa
         page.wait_for_selector(DRAWN.format(chart))
     worker.join(10)
     page.click("text=The timeline as a table")
+    page.wait_for_selector(
+        "[data-whatif-numbers] tbody tr >> nth=0"
+    )  # filled once the browser tells that it was opened
     assert page.locator("[data-whatif-numbers] tbody tr").count() == 36
     for policy in ("OnDemandOnly", "Clairvoyant"):
         page.select_option("[data-whatif-policy]", policy)
