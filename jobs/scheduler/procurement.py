@@ -136,7 +136,7 @@ def _may_change(facts: PlanFacts, wish: Wish, standing: Standing, settings: Sett
     """Hysteresis: nothing for a while after a change, at least two changeovers, and at most so many in the window."""
     if standing.is_urgent or _cannot_wait(wish, standing):
         return True
-    if _nearly_done(facts, standing):
+    if _nearly_done(facts, standing) or _needed_again(facts, wish, standing):
         return False
     rest_s = max(settings.min_run_s, 2 * facts.changeover_s)
     return standing.since_change_s >= rest_s and standing.num_changes < settings.max_changes
@@ -154,6 +154,12 @@ def _nearly_done(facts: PlanFacts, standing: Standing) -> bool:
         return False
     rest_s = facts.steps_left * facts.speed.step_time_s(standing.size)
     return rest_s <= 2 * facts.changeover_s and (facts.time_left_s is None or rest_s <= facts.time_left_s)
+
+
+def _needed_again(facts: PlanFacts, wish: Wish, standing: Standing) -> bool:
+    """Whether on-demand that is still covered would have to be bought again before giving it up has paid."""
+    gives_up = wish.on_demand < standing.on_demand <= standing.covered
+    return gives_up and wish.last_safe_s is not None and wish.last_safe_s <= 2 * facts.changeover_s
 
 
 def _kind(wish: Wish, standing: Standing, moves: bool) -> str:

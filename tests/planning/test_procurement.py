@@ -84,6 +84,16 @@ def test_machines_that_end_the_job_in_time_within_two_changeovers_are_left_alone
     assert machines_proposal(facts(steps_left=almost), wish(4, 0, "guard"), standing, SETTINGS) is not None
 
 
+def test_on_demand_that_would_soon_be_needed_again_is_kept() -> None:
+    standing, spot = Standing(0, 2, covered=2), wish(2)
+    assert machines_proposal(facts(), replace(spot, last_safe_s=110.0), standing, SETTINGS) is None
+    assert machines_proposal(facts(), replace(spot, last_safe_s=130.0), standing, SETTINGS) is not None
+    assert machines_proposal(facts(), replace(spot, last_safe_s=110.0), Standing(1, 0), SETTINGS) is not None
+    assert machines_proposal(facts(), replace(spot, last_safe_s=110.0), Standing(0, 2), SETTINGS) is not None, (
+        "not covered"
+    )
+
+
 def test_the_budget_stops_before_it_is_passed_and_keeps_the_price_of_saving() -> None:
     """Four on-demand cost $2 until the next look; saving what is held costs another $0.20."""
     held = facts(held_on_demand=4, budget_usd=10.0)
