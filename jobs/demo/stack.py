@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -30,7 +31,7 @@ class StackError(RuntimeError):
 class Stack:
     """`with Stack(folder) as stack:` runs every process of an installation; `stack.manage(…)` runs a command in it."""
 
-    def __init__(self, folder: Path, *, root: Path) -> None:
+    def __init__(self, folder: Path, *, root: Path, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder
         self.root = root
         with socket.socket() as probe:
@@ -39,7 +40,7 @@ class Stack:
         self.url = f"http://127.0.0.1:{self.port}"
         kept = {k: v for k, v in os.environ.items() if k not in OWN}
         mine = {"COUNTERFLOW_VAR_DIR": str(folder), "COUNTERFLOW_HOST": "127.0.0.1", "COUNTERFLOW_PORT": str(self.port)}
-        self.env = {**kept, **mine}
+        self.env = {**kept, **mine, **(environment or {})}
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Stack:

@@ -28,6 +28,7 @@ DATA_LIMITS = {
     "max_per_hour": 12,
     "min_confidence": 0.6,
 }
+SILENCE_S = 4
 BROWSER_STEPS = 2400  # long enough for a person to sign in, look, and answer while it runs
 DEADLINE = {"tiny": dt.timedelta(minutes=30), "smollm2": dt.timedelta(minutes=60)}
 # The goal in steps and the settings of each model that the demo knows.
@@ -117,6 +118,14 @@ def demo_rules(*, team: Team, autonomy: str, now: dt.datetime) -> None:
         level = autonomy if kind == "augment_shard" else "ask"
         if not team.rules.filter(kind=kind, job=None, autonomy=level).exists():
             rule_set(team=team, kind=kind, autonomy=level, limits=DATA_LIMITS, now=now, actor=admin)
+    # On-demand is asked for; where nobody is there to answer, silence is a yes after a moment.
+    level = "ask" if autonomy == "ask" else "ask_default"
+    kind = "switch_to_on_demand"
+    if not team.rules.filter(kind=kind, job=None, autonomy=level).exists():
+        silence: dict[str, Any] = (
+            {"default_answer": "approve", "default_after_s": SILENCE_S} if level == "ask_default" else {}
+        )
+        rule_set(team=team, kind=kind, autonomy=level, now=now, actor=admin, **silence)
 
 
 def demo_job(*, dataset: Dataset, model: str, now: dt.datetime, goal_steps: int | None = None) -> Job:

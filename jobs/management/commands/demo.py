@@ -1,4 +1,4 @@
-"""`manage.py demo`: the main job headless, from submit to report, in an installation of its own under var/demo.
+"""`manage.py demo`: the main job, or one under a moving market, headless, in an installation of its own under var/demo.
 
 Exit status 0 only if every part of it happened; the last line of output is JSON.
 """
@@ -15,17 +15,23 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from jobs.demo.run import demo_run
+from jobs.demo.run import PARTS, demo_run
 from jobs.demo.stack import StackError
 from jobs.services.demo import MODELS
 
 
 class Command(BaseCommand):
-    help = "Run the main job headless and check every part of it."
+    help = "Run a job of the demo headless and check every part of it."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--model", default="tiny", choices=sorted(MODELS))
+        parser.add_argument(
+            "--part",
+            choices=PARTS,
+            action="append",
+            help="main (default): data goes wrong; market: machines come and go",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         began = time.monotonic()
@@ -37,7 +43,11 @@ class Command(BaseCommand):
 
         try:
             summary = demo_run(
-                model=options["model"], var_dir=Path(settings.VAR_DIR), root=Path(settings.BASE_DIR), say=say
+                model=options["model"],
+                parts=options["part"] or PARTS[:1],
+                var_dir=Path(settings.VAR_DIR),
+                root=Path(settings.BASE_DIR),
+                say=say,
             )
         except StackError as error:
             self.stdout.write(json.dumps({"ok": False, "error": str(error)}))

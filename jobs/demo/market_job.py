@@ -1,0 +1,94 @@
+"""The second job of the demo: a training under a moving market, beside the same training that nobody disturbed.
+
+The twin goes first, on workers of its own. From its pace the planner knows how long the work takes, and its losses are what the
+other's are compared with. The market is the simulated cloud; who answers for on-demand is a rule, as nobody is there.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from jobs.demo.stack import StackError
+from jobs.services.demo import DATASET
+
+STEPS = 300
+NODES = {"min": 1, "max": 2}
+TWIN_WORKERS = 2
+TRAINING = {"global_batch": 16, "micro_batch": 4, "lr": 1e-3, "seq_len": 128, "seed": 3, "snapshot_every": 40}
+DEADLINE_FACTOR = 2.2  # the deadline, in durations of the undisturbed twin
+BUDGET_USD = "40.00"
+# The market: prices in USD per hour of its own clock, machines that could be had in each of its 5 minutes, which last 10 s here. It
+# goes round: whenever the job begins, machines come, go and are gone for so long that spot alone would be late.
+FACTOR = 30.0
+GAP_S = 300
+AVAILABILITY = [2] * 4 + [1] * 2 + [2] * 4 + [0] * 4
+PRICE_SPOT, PRICE_ON_DEMAND = 0.5, 3.0
+NOTICE_S = 10
+
+
+def market_environment(folder: Path) -> dict[str, str]:
+    """Settings of an installation with this market, whose trace is written to `folder`."""
+    prices = [round(PRICE_SPOT * (1 + 0.06 * ((7 * i) % 5 - 2)), 4) for i in range(len(AVAILABILITY))]
+    zone = {
+        "region": "east-1", "on_demand_usd_per_hour": PRICE_ON_DEMAND, "price": prices, "availability": AVAILABILITY,
+    }  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    trace = folder / "market-trace.json"
+    trace.write_text(json.dumps({"gap_s": GAP_S, "past_ticks": 4 * len(AVAILABILITY), "zones": {"east-1a": zone}}))
+    return {
+        "COUNTERFLOW_MARKET": f"trace={trace},factor={FACTOR:g},boot_s=1,notice_s={NOTICE_S}",
+        "COUNTERFLOW_PLAN_SLOT_S": "5",
+        "COUNTERFLOW_PLAN_EVERY_S": "5",
+    }
+
+
+@dataclass
+class MarketEvidence:
+    """What was seen of both jobs over REST, as JSON. Losses: (shard, step) -> nats per token."""
+
+    report: dict[str, Any]
+    events: list[dict[str, Any]]
+    losses: dict[tuple[str, int], float] = field(default_factory=dict)
+    twin_losses: dict[tuple[str, int], float] = field(default_factory=dict)
+
+
+def market_form(deadline_s: float) -> dict[str, Any]:
+    """The job file of the job that is planned."""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + deadline_s))
+    resources = {"nodes": NODES, "spot_policy": "prefer"}
+    return {**_common("market-job"), "deadline": stamp, "budget": BUDGET_USD, "resources": resources}
+
+
+def twin_form() -> dict[str, Any]:
+    """The same training on the same workers from beginning to end."""
+    return {**_common("market-twin"), "num_workers": TWIN_WORKERS}
+
+
+def _common(name: str) -> dict[str, Any]:
+    common = {"name": name, "model": "tiny:4m", "goal_steps": STEPS, "training": TRAINING, "submit": True}
+    common["snapshot"] = {"fidelity": "exact"}
+    # The rules of the data side leave both alone, so that they train on the same samples.
+    return {**common, "datasets": [{"name": DATASET}], "rules": {"shard_loss": {"min_gap": 1e6}}}
+
+
+def market_evidence(api: httpx.Client, job: str, twin: str, events: list[dict[str, Any]]) -> MarketEvidence:
+    """All that the checks look at."""
+    report = api.get(f"/jobs/{job}/report/").raise_for_status().json()
+    return MarketEvidence(report, events, losses_of(api, job), losses_of(api, twin))
+
+
+def losses_of(api: httpx.Client, job: str) -> dict[tuple[str, int], float]:
+    """Loss of every shard at every step of the surviving branch."""
+    answer = api.get(f"/jobs/{job}/heatmap.csv", params={"from": 0, "to": STEPS, "width": 1, "bins": STEPS})
+    if answer.status_code != 200:
+        raise StackError(f"The losses of the job cannot be read: {answer.text[:300]}")
+    rows = csv.DictReader(io.StringIO(answer.text))
+    return {(row["shard"], int(row["step_from"])): float(row["loss_mean"]) for row in rows}
