@@ -9,6 +9,7 @@ from django.conf import settings
 
 from forecasting.outlook import Outlook
 from forecasting.policies.epoch import spot_only_outlook
+from jobs.machines import PROVIDER
 from jobs.models import Decision, Job
 from jobs.plan_facts import Epoch, facts_of, on_demand_usd_per_hour, past_read, spot_left
 from jobs.scheduler import procurement
@@ -26,8 +27,6 @@ from jobs.selectors.planning import (
 )
 from jobs.services.epochs import Ask, Planned, plans_store
 from jobs.services.plans import FIRST, PACE_CHANGED, plans_claim
-
-PROVIDER = "simulated"  # the one whose machines planned jobs run on
 
 
 def plans_tick(*, now: dt.datetime) -> list[Decision]:
@@ -93,7 +92,7 @@ def _cover(epoch: Epoch, rows: JobRows) -> tuple[int, float]:
     args = rows.cover.args
     num, cap = max(int(args.get("on_demand", 0)), int(args.get("up_to", 0))), float(args.get("max_usd", 0.0))
     left = cap - on_demand_spent_usd(rows, rows.cover.created_at, epoch.now)
-    price = on_demand_usd_per_hour(epoch, rows.job) or 0.0
+    price = on_demand_usd_per_hour(epoch) or 0.0
     if left < num * price * epoch.limits.until_next_s / 3600:
         return 0, left
     return num, left

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jobs.models import Job
 
+PROVIDER = "simulated"  # the only one whose machines can be had so far
 SPOT_POLICIES = ("prefer", "only", "never")  # a job that names one is planned: its machines come and go
 
 

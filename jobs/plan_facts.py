@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -68,7 +67,7 @@ def facts_of(epoch: Epoch, rows: JobRows) -> PlanFacts:
         changeover_s=changeover_of(rows) or min(CHANGEOVER_S, epoch.slot_s),
         held_spot=rows.held("spot"),
         held_on_demand=rows.held("on_demand"),
-        on_demand_usd_per_hour=on_demand_usd_per_hour(epoch, job),
+        on_demand_usd_per_hour=on_demand_usd_per_hour(epoch),
         spent_usd=rows.spent_usd,
         budget_usd=float(job.budget_usd) if job.budget_usd is not None else None,
         approval_s=_approval_s(epoch, rows),
@@ -94,25 +93,18 @@ def _approval_s(epoch: Epoch, rows: JobRows) -> float:
     return float(rule.default_after_s) if rule is not None else float(Rule._meta.get_field("default_after_s").default)
 
 
-def on_demand_usd_per_hour(epoch: Epoch, job: Job) -> float | None:
-    """The cheapest on-demand machine that the job may use."""
-    regions = _regions(job)
-    return min((o.usd_per_hour for o in epoch.offers if not o.offer.is_spot and o.serves(regions)), default=None)
-
-
-def _regions(job: Job) -> Sequence[str]:
-    return (job.config.get("resources") or {}).get("regions") or []
+def on_demand_usd_per_hour(epoch: Epoch) -> float | None:
+    """The cheapest on-demand machine."""
+    return min((o.usd_per_hour for o in epoch.offers if not o.offer.is_spot), default=None)
 
 
 def _spot_quote(epoch: Epoch, rows: JobRows, facts: PlanFacts) -> SpotQuote | None:
     """The spot offer to use: the cheapest with room, unless the job sits in one that is nearly as cheap."""
     if facts.policy == "never":
         return None
-    most = (rows.job.config.get("resources") or {}).get("max_price")
     quotes = []
     for offer in epoch.offers:
-        dear = isinstance(most, int | float) and offer.usd_per_hour > most
-        if not offer.offer.is_spot or dear or not offer.serves(_regions(rows.job)):
+        if not offer.offer.is_spot:
             continue
         mine = rows.held_in(offer.offer.pk)
         here = max(spot_left(epoch, rows, offer, facts.n_max), mine)

@@ -5,6 +5,7 @@ Legend: N samples of a micro-batch, T tokens (longest sample, right-padded).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,19 +50,19 @@ class MicroBatch:
     num_supervised: int
 
 
-class SampleEncoder:
+class SampleEncoder(ABC):
     """From raw samples to what a micro-batch is made of. What was encoded is kept."""
 
     def __init__(self) -> None:
         self._cache: OrderedDict[tuple[int, int, int], Any] = OrderedDict()
 
+    @abstractmethod
     def encode(self, samples: Sequence[dict[str, Any]]) -> list[Any]:
         """Each raw sample, encoded."""
-        raise NotImplementedError
 
+    @abstractmethod
     def collate(self, encoded: Sequence[Any]) -> tuple[dict[str, Any], int]:
         """`fields` and `num_supervised` of a micro-batch of these."""
-        raise NotImplementedError
 
     def cached(self, keys: Sequence[tuple[int, int, int]], read: Callable[[int], dict[str, Any]]) -> list[Any]:
         """The encoded samples `keys` [N] = (shard, revision, sample); `read(n)` gives the n-th where it is not at hand."""

@@ -11,8 +11,6 @@ from django.conf import settings
 from jobs.services.machines import MachineFacts
 from workers.simcloud.client import SimClient
 
-PROVIDER = "simulated"
-
 
 def cloud() -> SimClient:
     """The simulated cloud of this installation; it says where it listens in a file of its folder."""

@@ -12,10 +12,10 @@ from typing import Any
 import structlog
 from django.core.exceptions import ValidationError
 
-from jobs.machines import ORPHAN
+from jobs.machines import ORPHAN, PROVIDER
 from jobs.models import Instance, Job, Offer, Team
 from jobs.services.machines import machine_adopt, machines_release
-from workers.machine_access import PROVIDER, cloud, facts_of, tag
+from workers.machine_access import cloud, facts_of, tag
 
 logger = structlog.get_logger(__name__)
 

@@ -16,6 +16,7 @@ from django.conf import settings
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from jobs.machines import PROVIDER
 from jobs.models import Attempt, FeedState, Instance, Offer
 from jobs.services.feeds import feed_set
 from jobs.services.machines import MachineFacts, machine_gone, machine_seen, machines_release
@@ -24,7 +25,7 @@ from trainer_client.backends import BackendError
 from workers.backend_access import backend_named
 from workers.celery_app import app
 from workers.endings import is_over
-from workers.machine_access import PROVIDER, cloud, facts_of, tag
+from workers.machine_access import cloud, facts_of, tag
 from workers.market import feed_poll
 from workers.periodic import once_per_slot
 from workers.simcloud.client import NoCapacity, SimClient

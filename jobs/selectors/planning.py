@@ -169,10 +169,6 @@ class OfferNow:
     def name(self) -> str:
         return str(self.offer)
 
-    def serves(self, regions: Sequence[str]) -> bool:
-        """Whether a job that names these regions or zones (none: any) may use it."""
-        return not regions or self.offer.region in regions or self.offer.zone in regions
-
 
 def offers_for_planning(*, provider: str) -> list[OfferNow]:
     """The provider's offers that have a price. One query."""

@@ -1,5 +1,5 @@
 // The chart of one offer: price above, availability below, on one axis of time; measured as steps, expected as a fan.
-import { axis, heading, layout, show, withShare } from "./plots.js";
+import { axis, heading, layout, mount, withShare } from "./plots.js";
 
 const LEVELS = [["0.1", "0.9", 0.3, "80 %"], ["0.25", "0.75", 0.5, "50 %"]];
 
@@ -41,14 +41,4 @@ function draw(doc, colours) {
   };
 }
 
-function start() {
-  const place = document.querySelector("[data-market-chart]");
-  const source = document.getElementById("market-chart");
-  if (!place || !source || place.dataset.drawn) return;
-  place.dataset.drawn = "1";
-  const doc = JSON.parse(source.textContent);
-  show(place, (colours) => draw(doc, colours));
-}
-
-start();
-document.body.addEventListener("htmx:afterSettle", start);
+mount("market", draw);

@@ -1,5 +1,5 @@
 // A planned job over one time axis: price, availability and machines held, progress against the deadline, cost against the budget.
-import { axis, heading, layout, show, withShare } from "./plots.js";
+import { axis, heading, layout, mount, withShare } from "./plots.js";
 
 const STOPS = [{ dtickrange: [null, 60_000], value: "%H:%M:%S" }, { dtickrange: [60_000, 43_200_000], value: "%H:%M\n%a %-d %b" }, { dtickrange: [43_200_000, null], value: "%-d %b" }];
 
@@ -53,14 +53,4 @@ function draw(doc, colours) {
   };
 }
 
-function start() {
-  const place = document.querySelector("[data-planned-chart]");
-  const source = document.getElementById("planned-chart");
-  if (!place || !source || place.dataset.drawn) return;
-  place.dataset.drawn = "1";
-  const doc = JSON.parse(source.textContent);
-  show(place, (colours) => draw(doc, colours));
-}
-
-start();
-document.body.addEventListener("htmx:afterSettle", start);
+mount("planned", draw);

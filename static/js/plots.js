@@ -67,6 +67,20 @@ export async function show(place, draw) {
   return paint;
 }
 
+// Draws the document in #{name}-chart into [data-{name}-chart], once, also where htmx brings the place later.
+export function mount(name, draw) {
+  const start = () => {
+    const place = document.querySelector(`[data-${name}-chart]`);
+    const source = document.getElementById(`${name}-chart`);
+    if (!place || !source || place.dataset.drawn) return;
+    place.dataset.drawn = "1";
+    const doc = JSON.parse(source.textContent);
+    show(place, (colours) => draw(doc, colours));
+  };
+  start();
+  document.body.addEventListener("htmx:afterSettle", start);
+}
+
 function resolvedPalette() {
   return Object.fromEntries(Object.entries(palette()).map(([name, colour]) => [name, resolved(colour)]));
 }

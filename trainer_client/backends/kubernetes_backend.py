@@ -31,11 +31,11 @@ from trainer_client.backends.kubernetes_objects import (
     service_object,
 )
 from trainer_client.backends.rank_files import claim_locked, conclude, launch_folder, observe, result_of
-from trainer_client.backends.restarts import resize_by_restart, wait
+from trainer_client.backends.restarts import Restarting
 from trainer_client.journal import write_durably
 
 
-class KubernetesBackend:
+class KubernetesBackend(Restarting):
     """See the module. What is not given comes from `COUNTERFLOW_KUBE_…`; `docs/backends.md` has the list."""
 
     name = "kubernetes"
@@ -127,13 +127,6 @@ class KubernetesBackend:
         self._api.delete_job(handle["name"])
         for pod in pods:
             self._api.delete_pod(pod["metadata"]["name"], math.ceil(grace_s) + MARGIN_S)
-
-    def wait(self, handle: Handle, timeout_s: float) -> Observation:
-        return wait(self, handle, timeout_s)
-
-    def resize(self, handle: Handle, spec: LaunchSpec, grace_s: float) -> Handle:
-        """A new Job of the other size, once the old one has ended."""
-        return resize_by_restart(self, handle, spec, grace_s)
 
     def quotes(self, offers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """A cluster has no prices and does not say what is free: the offer's own words count."""

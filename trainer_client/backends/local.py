@@ -13,20 +13,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from trainer_client.backends import processes
 from trainer_client.backends.base import BackendError, Handle, LaunchSpec, Observation, WorkerObservation
+from trainer_client.backends.restarts import Restarting
 from trainer_client.journal import write_durably
 
 START_WAIT_S = 30.0
-EXIT_MARGIN_S = 15.0
 
 
-class LocalBackend:
+class LocalBackend(Restarting):
     """See the module. `root`: where launches are registered (default `COUNTERFLOW_LOCAL_ROOT` or ~/.counterflow/local)."""
 
     name = "local"
@@ -110,25 +109,6 @@ class LocalBackend:
             return
         for raw in (_read(folder / "state.json") or {}).get("workers", []):
             processes.send(raw, signal.SIGKILL)
-
-    def wait(self, handle: Handle, timeout_s: float) -> Observation:
-        """Poll until the launch has ended; `BackendError` when it has not within `timeout_s`."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            seen = self.poll(handle)
-            if seen.state in {"exited", "lost"}:
-                return seen
-            if time.monotonic() > deadline:
-                raise BackendError(f"claim {handle['claim']} has not ended within {timeout_s:g} s", permanent=False)
-            time.sleep(0.1)
-
-    def resize(self, handle: Handle, spec: LaunchSpec, grace_s: float) -> Handle:
-        if spec.claim == handle["claim"]:
-            raise BackendError("a resize needs a claim of its own", permanent=True)
-        if self.poll(handle).state in {"starting", "running"}:
-            self.stop(handle, grace_s)
-            self.wait(handle, grace_s + EXIT_MARGIN_S)
-        return self.launch(spec)
 
     def quotes(self, offers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """This machine costs nothing by the hour and has as many places as cores or GPUs."""

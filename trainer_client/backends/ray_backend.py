@@ -16,14 +16,14 @@ from typing import Any
 from trainer_client.backends.base import BackendError, Handle, LaunchSpec, Observation
 from trainer_client.backends.rank_files import claim_locked, conclude, launch_folder, observe, read_json, result_of
 from trainer_client.backends.ray_api import RayJobs
-from trainer_client.backends.restarts import EXIT_MARGIN_S, resize_by_restart, wait
+from trainer_client.backends.restarts import EXIT_MARGIN_S, Restarting
 from trainer_client.journal import write_durably
 
 PREFIX = "cf-"
 LIVING = frozenset({"PENDING", "RUNNING"})
 
 
-class RayBackend:
+class RayBackend(Restarting):
     """See the module. What is not given comes from `COUNTERFLOW_RAY_…`; `docs/backends.md` has the list."""
 
     name = "ray"
@@ -102,13 +102,6 @@ class RayBackend:
         elif order is None or order.get("term_at"):
             body = {"grace_s": grace_s, "asked_at": time.time()}
             write_durably(folder / "stop.json", json.dumps(body).encode())
-
-    def wait(self, handle: Handle, timeout_s: float) -> Observation:
-        return wait(self, handle, timeout_s)
-
-    def resize(self, handle: Handle, spec: LaunchSpec, grace_s: float) -> Handle:
-        """A new job with a placement group of the other size, once the old one has ended."""
-        return resize_by_restart(self, handle, spec, grace_s)
 
     def quotes(self, offers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Ray has no prices: the offer's own words count."""

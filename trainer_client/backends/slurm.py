@@ -20,7 +20,7 @@ from typing import Any
 
 from trainer_client.backends.base import BackendError, Handle, LaunchSpec, Observation
 from trainer_client.backends.rank_files import claim_locked, conclude, launch_folder, observe, read_json, result_of
-from trainer_client.backends.restarts import EXIT_MARGIN_S, resize_by_restart, wait
+from trainer_client.backends.restarts import EXIT_MARGIN_S, Restarting
 from trainer_client.backends.slurm_commands import LIVING, PENDING, PREFIX, Queue, QueuedJob, comment_of, slurm
 from trainer_client.journal import write_durably
 
@@ -29,7 +29,7 @@ TAKEN = frozenset({"PREEMPTED", "NODE_FAIL", "BOOT_FAIL"})
 ENDED_WELL = frozenset({"COMPLETED", "FAILED"})  # the ranks themselves say the rest
 
 
-class SlurmBackend:
+class SlurmBackend(Restarting):
     """See the module. What is not given comes from `COUNTERFLOW_SLURM_…`; `docs/backends.md` has the list."""
 
     name = "slurm"
@@ -161,13 +161,6 @@ class SlurmBackend:
             write_durably(folder / "stop.json", json.dumps(body).encode())
             slurm("scancel", "--quiet", "--signal=TERM", job.id)
         self._queue.forget()
-
-    def wait(self, handle: Handle, timeout_s: float) -> Observation:
-        return wait(self, handle, timeout_s)
-
-    def resize(self, handle: Handle, spec: LaunchSpec, grace_s: float) -> Handle:
-        """A new job of the other size, once the old one has ended: Slurm cannot make a running job larger."""
-        return resize_by_restart(self, handle, spec, grace_s)
 
     def quotes(self, offers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Slurm has no prices: the offer's own, and as many places as its partitions have idle processors."""
