@@ -94,7 +94,7 @@ def rank_main(folder: Path, url: str, model: str, rounds: int, steps: int) -> No
     samples = [
         {"input_ids": row, "labels": row.clone()}
         for index in range(ours.source.num_micro_batches(plan))
-        for row in ours.source.build(plan, [index])[0].input_ids
+        for row in ours.source.build(plan, [index])[0].fields["input_ids"]
     ] * 200
     bare = Trainer(copy.deepcopy(ours.model), training_arguments(config), train_dataset=samples)
     clock = Clock(rounds, steps)
