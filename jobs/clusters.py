@@ -7,7 +7,7 @@ import decimal
 
 from django.conf import settings
 
-from jobs.machines import spot_policy
+from jobs.machines import AWS, spot_policy
 from jobs.models import Job
 
 
@@ -17,7 +17,8 @@ def backends() -> tuple[str, ...]:
 
 
 def on_cluster(job: Job) -> bool:
-    return job.backend != "local"
+    """Not on this machine, nor on machines that were bought for it."""
+    return job.backend not in ("local", AWS)
 
 
 def spot_wish(job: Job) -> str:

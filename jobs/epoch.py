@@ -9,7 +9,6 @@ from django.conf import settings
 
 from forecasting.outlook import Outlook
 from forecasting.policies.epoch import spot_only_outlook
-from jobs.machines import PROVIDER
 from jobs.models import Decision, Job
 from jobs.plan_facts import Epoch, facts_of, on_demand_usd_per_hour, past_read, spot_left
 from jobs.scheduler import procurement
@@ -62,7 +61,7 @@ def epoch_read(*, now: dt.datetime, jobs: list[Job]) -> Epoch:
     slot_s, every_s = float(settings.PLAN_SLOT_S), float(settings.PLAN_EVERY_S)
     rows = job_rows(jobs=jobs, now=now, since=now - dt.timedelta(seconds=12 * slot_s))
     rules = rules_by_scope(jobs=jobs, kind="switch_to_on_demand")
-    return Epoch(now, jobs, rows, offers_for_planning(provider=PROVIDER), rules, slot_s, every_s)
+    return Epoch(now, jobs, rows, offers_for_planning(), rules, slot_s, every_s)
 
 
 def standing_of(epoch: Epoch, rows: JobRows, *, is_urgent: bool) -> Standing:

@@ -78,6 +78,20 @@ def database_number(redis_url: str) -> str:
     return named[0] if named and named[0] else "0"
 
 
+def offers_for_sale(words: list[str]) -> dict[str, float]:
+    """`REGION/INSTANCE_TYPE=USD` -> price per hour on demand. Raises ImproperlyConfigured naming the word that is none."""
+    found = {}
+    for word in words:
+        offer, _, price = word.strip().partition("=")
+        try:
+            found[offer] = float(price)
+        except ValueError:
+            found[offer] = 0.0
+        if offer.count("/") != 1 or not found[offer] > 0:
+            raise ImproperlyConfigured(f"COUNTERFLOW_AWS_OFFERS: {word!r} is not REGION/INSTANCE_TYPE=USD_PER_HOUR")
+    return found
+
+
 def package_dir(name: str) -> Path:
     """Folder of an installed package, found without importing it."""
     spec = importlib.util.find_spec(name)

@@ -4,6 +4,7 @@
 """
 
 import hashlib
+import sys
 from pathlib import Path
 
 from webapp.environment import (
@@ -12,6 +13,7 @@ from webapp.environment import (
     embedded_redis_url,
     env,
     made,
+    offers_for_sale,
     package_dir,
     secret_key,
     var_dir,
@@ -268,11 +270,18 @@ CLUSTER_USD_PER_HOUR = {
     for name, prefix in CLUSTERS.items()
 }
 CLUSTER_GPUS_PER_WORKER = {name: env.int(f"{prefix}_GPUS_PER_WORKER", default=0) for name, prefix in CLUSTERS.items()}
+# EC2: what may be bought, with its price on demand, and how a machine comes to its agent. See docs/machines.md.
+AWS_OFFERS = offers_for_sale(env.list("COUNTERFLOW_AWS_OFFERS", default=[]))
+AWS = {
+    "launch_template": env.str("COUNTERFLOW_AWS_LAUNCH_TEMPLATE", default=""),
+    "python": env.str("COUNTERFLOW_AWS_PYTHON", default=sys.executable),
+    "prepare": env.str("COUNTERFLOW_AWS_PREPARE", default=""),
+}
 # The planner: a slot of its programme, and how often a planned job is looked at when nothing asks for it.
 PLAN_SLOT_S = env.float("COUNTERFLOW_PLAN_SLOT_S", default=300.0)
 PLAN_EVERY_S = env.float("COUNTERFLOW_PLAN_EVERY_S", default=300.0)
-# A simulated cloud in fast motion, as `seed=7,factor=60`; empty: none, and no job is planned. See docs/machines.md.
-MARKET = env.str("COUNTERFLOW_MARKET", default="")
+# A simulated cloud in fast motion, as `seed=7,factor=60`; none beside EC2. Without either no job is planned. See docs/machines.md.
+MARKET = "" if "aws" in BACKENDS else env.str("COUNTERFLOW_MARKET", default="")
 COMMAND_LEASE_S = env.float("COUNTERFLOW_COMMAND_LEASE_S", default=20.0)
 ATTEMPT_SILENT_S = env.float("COUNTERFLOW_ATTEMPT_SILENT_S", default=1800.0)  # a living run without a report is stopped
 OPENAI_BASE_URL = env.str("COUNTERFLOW_OPENAI_BASE_URL", default="")

@@ -10,6 +10,7 @@ from typing import Any
 from django.conf import settings
 
 from trainer_client.backends import Backend, get_backend
+from workers.machine_access import machines_root
 
 
 @cache
@@ -22,6 +23,8 @@ def _options(name: str) -> dict[str, Any]:
     """What a backend cannot read from its own variables."""
     if name == "local":
         return {"root": Path(settings.VAR_DIR) / "local"}
+    if name == "aws":
+        return {"root": machines_root()}
     if name == "kubernetes":
         from trainer_client.backends.kubernetes_backend import place_from
 

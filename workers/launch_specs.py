@@ -9,8 +9,9 @@ import sys
 from django.conf import settings
 
 from jobs.clusters import spot_wish
-from jobs.machines import is_planned
+from jobs.machines import AWS, is_planned
 from jobs.models import Attempt, Job
+from jobs.selectors.machines import placed_machines
 from jobs.services.jobs import TRAINING_CHOICES, TRAINING_RANGES
 from jobs.services.resizes import worker_limits
 from trainer_client.backends import LaunchSpec
@@ -47,6 +48,7 @@ def launch_spec(attempt: Attempt) -> LaunchSpec:
         grace_s=GRACE_S,
         tags={"counterflow": settings.DEPLOYMENT, "job": str(attempt.job.uuid), "attempt": str(attempt.uuid)},
         spot=spot_wish(attempt.job),
+        machines=[machine.claim for machine in placed_machines(attempt=attempt)] if attempt.job.backend == AWS else (),
     )
 
 

@@ -7,14 +7,39 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
+from django.utils import timezone
 
+from jobs.machines import AWS, provider
+from jobs.models import Offer
+from jobs.selectors.market_steps import quotes_between
 from jobs.services.machines import MachineFacts
+from workers.aws.options import AwsOptions
+from workers.provider import Provider, Record
 from workers.simcloud.client import SimClient
 
 
-def cloud() -> SimClient:
-    """The simulated cloud of this installation; it says where it listens in a file of its folder."""
+def cloud() -> Provider:
+    """The provider of this installation. `BackendError` where its settings are not complete."""
+    if provider() == AWS:
+        from workers.aws.machines import AwsMachines  # half a second of import, for those alone who buy there
+
+        return AwsMachines(aws_options(), settings.DEPLOYMENT)
+    return simulated_cloud()
+
+
+def simulated_cloud() -> SimClient:
+    """It says where it listens in a file of its folder."""
     return SimClient(Path(settings.VAR_DIR) / "market")
+
+
+def aws_options() -> AwsOptions:
+    """The settings about EC2. `BackendError` naming what is not set."""
+    return AwsOptions(offers=settings.AWS_OFFERS, root=machines_root(), **settings.AWS)
+
+
+def machines_root() -> Path:
+    """Where bought machines and the server leave word for each other."""
+    return Path(settings.VAR_DIR) / "machines"
 
 
 def tag() -> str:
@@ -22,17 +47,32 @@ def tag() -> str:
     return f"counterflow={settings.DEPLOYMENT}"
 
 
-def facts_of(record: dict[str, Any]) -> MachineFacts:
+def facts_of(record: Record, offer: Offer | None) -> MachineFacts:
     """A provider's record in the domain's words."""
+    started_at, ended_at = _time(record["started_at"]), _time(record["ended_at"])
+    prices = record["prices"]
+    if prices is None:
+        prices = _quoted(offer, started_at, ended_at) if offer is not None and started_at is not None else []
     return MachineFacts(
         provider_id=str(record["id"] or ""),
         status=str(record["status"]),
-        started_at=_time(record["started_at"]),
-        ended_at=_time(record["ended_at"]),
+        started_at=started_at,
+        ended_at=ended_at,
         notice_at=_time(record["notice_at"]),
         ends_by=_time(record["ends_by"]) if record["notice_at"] is not None else None,
-        prices=record["prices"],
+        prices=prices,
     )
+
+
+def _quoted(offer: Offer, start: dt.datetime, end: dt.datetime | None) -> list[list[Any]]:
+    """The offer's prices since `start`, the one in force then first, as `Instance.prices`."""
+    quotes = quotes_between(offers=[offer], start=start, end=end or timezone.now()).get(offer.pk, [])
+    prices: list[list[Any]] = []
+    for quote in quotes:
+        price = quote.price_usd_per_hour
+        if price is not None and (not prices or prices[-1][1] != str(price)):
+            prices.append([max(quote.at, start).timestamp(), str(price)])
+    return prices
 
 
 def _time(unix_s: float | None) -> dt.datetime | None:

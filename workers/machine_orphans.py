@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 from django.core.exceptions import ValidationError
 
-from jobs.machines import ORPHAN, PROVIDER
+from jobs.machines import ORPHAN, provider
 from jobs.models import Instance, Job, Offer, Team
 from jobs.services.machines import machine_adopt, machines_release
 from workers.machine_access import cloud, facts_of, tag
@@ -24,19 +24,19 @@ GRACE = dt.timedelta(minutes=1)  # in which a person may see it, and a slow comm
 
 def machine_orphans_sweep(*, now: dt.datetime) -> dict[str, str]:
     """Token -> adopted or ended, for each living machine that is nobody's."""
-    provider, done = cloud(), {}
-    living = [record for record in provider.machines(tag()) if record["status"] in ("pending", "running")]
+    there, done = cloud(), {}
+    living = [record for record in there.machines(tag()) if record["status"] in ("pending", "running")]
     rows = Instance.objects.filter(claim__in=[record["token"] for record in living]).values_list("claim", "status")
     known = dict(rows)
     for record in living:
         status = known.get(record["token"])
         if status == "terminated":  # its end was confirmed, and it lives: ask once more
             logger.error("machine_undead", machine=record["token"])
-            provider.terminate(record["token"])
+            there.terminate(record["token"])
             done[record["token"]] = "ended"
         elif status is None and now.timestamp() - record["created_at"] > GRACE.total_seconds():
             done[record["token"]] = _adopt(record, now)
-    found = Instance.objects.filter(backend=PROVIDER, detail=ORPHAN, created_at__lt=now - GRACE)
+    found = Instance.objects.filter(backend=provider(), detail=ORPHAN, created_at__lt=now - GRACE)
     machines_release(instances=list(found.exclude(status__in=("terminating", "terminated"))), now=now)
     return done
 
@@ -48,9 +48,15 @@ def _adopt(record: dict[str, Any], now: dt.datetime) -> str:
         cloud().terminate(record["token"])
         return "ended"
     job = _by_uuid(Job, record["tags"].get("job"))
-    offer = Offer.objects.filter(provider=PROVIDER, **record["offer"]).first()
+    offer = Offer.objects.filter(provider=provider(), **record["offer"]).first()
     machine_adopt(
-        claim=record["token"], facts=facts_of(record), team=team, job=job, backend=PROVIDER, offer=offer, now=now
+        claim=record["token"],
+        facts=facts_of(record, offer),
+        team=team,
+        job=job,
+        backend=provider(),
+        offer=offer,
+        now=now,
     )
     return "adopted"
 

@@ -16,19 +16,20 @@ from django.conf import settings
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from jobs.machines import PROVIDER
+from jobs.machines import AWS, SIMULATED, for_sale, has_machines, provider
 from jobs.models import Attempt, FeedState, Instance, Offer
 from jobs.services.feeds import feed_set
-from jobs.services.machines import MachineFacts, machine_gone, machine_seen, machines_release
+from jobs.services.machines import machine_gone, machine_seen, machines_release
 from jobs.states import ATTEMPT_LIVE, JOB_OVER
 from trainer_client.backends import BackendError
+from workers.aws.market import feeds_made, on_demand_note
 from workers.backend_access import backend_named
 from workers.celery_app import app
 from workers.endings import is_over
-from workers.machine_access import cloud, facts_of, tag
+from workers.machine_access import aws_options, cloud, facts_of, tag
 from workers.market import feed_poll
 from workers.periodic import once_per_slot
-from workers.simcloud.client import NoCapacity, SimClient
+from workers.provider import NoCapacity, Provider, Record
 
 logger = structlog.get_logger(__name__)
 
@@ -38,6 +39,7 @@ YOUNG = dt.timedelta(seconds=60)  # so long a machine may be missing from what t
 LINGER = dt.timedelta(seconds=30)  # a trainer may write on for so long after its last word
 BACKOFF = dt.timedelta(seconds=1)  # after the first answer that there is none; then twice that, and so on up to:
 BACKOFF_MAX = dt.timedelta(seconds=30)
+Asked = dict[str, Any]  # as `Instance.asked`
 _looking = threading.Lock()  # ticks that pile up would take all threads from what is urgent
 
 
@@ -45,7 +47,7 @@ _looking = threading.Lock()  # ticks that pile up would take all threads from wh
 @once_per_slot("machines")
 def machines() -> None:
     """One look at the market and at every machine; none while the last one waits for a slow provider."""
-    if not settings.MARKET or not _looking.acquire(blocking=False):
+    if not has_machines() or not _looking.acquire(blocking=False):
         return
     try:
         machines_watch(now=timezone.now())
@@ -57,12 +59,20 @@ def machines() -> None:
 
 
 def market_look(*, now: dt.datetime) -> None:
-    """Take in what the market has quoted; the feed of the simulated cloud is made at the first look."""
-    if not FeedState.objects.filter(kind=PROVIDER).exists():
-        feed_set(name=FEED, kind=PROVIDER, settings={}, period_s=QUOTES_EVERY_S, now=now)
-    for feed in FeedState.objects.filter(kind=PROVIDER, is_enabled=True, next_try_at__lte=now):
+    """Take in what the market has quoted; the provider's feeds are made at the first look."""
+    for feed in _feeds(now).filter(is_enabled=True, next_try_at__lte=now):
         if feed_poll(feed=feed, now=now):
-            Offer.objects.filter(provider=PROVIDER, num_gpus=None).update(num_gpus=1)
+            if provider() == AWS:
+                on_demand_note(options=aws_options(), feed=feed, now=now)
+            Offer.objects.filter(for_sale(), num_gpus=None).update(num_gpus=1)
+
+
+def _feeds(now: dt.datetime) -> QuerySet[FeedState]:
+    if provider() == AWS:
+        return FeedState.objects.filter(name__in=feeds_made(options=aws_options(), now=now))
+    if not FeedState.objects.filter(kind=SIMULATED).exists():
+        feed_set(name=FEED, kind=SIMULATED, settings={}, period_s=QUOTES_EVERY_S, now=now)
+    return FeedState.objects.filter(kind=SIMULATED)
 
 
 def machines_watch(*, now: dt.datetime) -> None:
@@ -73,7 +83,7 @@ def machines_watch(*, now: dt.datetime) -> None:
 
 def held_rows() -> QuerySet[Instance]:
     """Machines of the provider whose end is not confirmed."""
-    rows = Instance.objects.filter(backend=PROVIDER).exclude(status="terminated")
+    rows = Instance.objects.filter(backend=provider()).exclude(status="terminated")
     return rows.select_related("job", "job__team", "team", "offer").order_by("id")
 
 
@@ -82,48 +92,85 @@ def machines_sync(*, rows: Iterable[Instance], now: dt.datetime) -> None:
     waiting = list(rows)
     if not waiting:
         return
-    provider = cloud()
-    told = {record["token"]: record for record in provider.machines(tag())}
+    there = cloud()
+    told = {record["token"]: record for record in there.machines(tag())}
+    refused = _refused(now) if any(instance.status == "requested" for instance in waiting) else {}
     for instance in waiting:
         try:
-            _sync_one(provider, instance, told.get(instance.claim), now)
+            _sync_one(there, instance, told.get(instance.claim), refused, now)
         except BackendError as error:  # one machine that cannot be had or ended must not hide the others
             logger.warning("machine_unsure", machine=instance.claim, error=str(error))
 
 
-def _sync_one(provider: SimClient, instance: Instance, record: dict[str, Any] | None, now: dt.datetime) -> None:
+def _refused(now: dt.datetime) -> dict[int, Asked]:
+    """Offer -> what was said to the last who asked, where it is too early to ask again."""
+    waiting = Instance.objects.filter(backend=provider(), status="requested", offer__isnull=False)
+    rows = waiting.values_list("offer_id", "asked")
+    return {offer: asked for offer, asked in rows if offer and asked.get("again_at", 0.0) > now.timestamp()}
+
+
+def _sync_one(
+    there: Provider, instance: Instance, record: Record | None, refused: dict[int, Asked], now: dt.datetime
+) -> None:
     if record is None and instance.status != "requested":
-        record = provider.describe(instance.claim)  # a list may be late
+        record = there.describe(instance.claim)  # a list may be late
     if record is not None:
-        machine_seen(instance=instance, facts=facts_of(record), now=now)
-    elif instance.status in ("provisioning", "running") and now - instance.created_at > YOUNG:
+        machine_seen(instance=instance, facts=facts_of(record, instance.offer), now=now)
+        if why := record.get("unusable"):
+            logger.warning("machine_unusable", machine=instance.claim, why=why)
+            machines_release(instances=[instance], now=now)
+    elif instance.status in ("provisioning", "running") and now - instance.status_at > YOUNG:
         machine_gone(instance=instance, now=now)
         return
     if instance.status == "requested":
-        _create(provider, instance, now)
+        _create(there, instance, refused, now)
     elif instance.status == "terminating":
-        machine_seen(instance=instance, facts=facts_of(provider.terminate(instance.claim)), now=now)
+        _end(there, instance, now)
 
 
-def _create(provider: SimClient, instance: Instance, now: dt.datetime) -> None:
-    """Ask for the machine; where there is none, ask again after a pause that grows."""
-    offer, asked = instance.offer, instance.asked
-    if offer is None or (asked.get("again_at") and asked["again_at"] > now.timestamp()):
+def _end(there: Provider, instance: Instance, now: dt.datetime) -> None:
+    """Ask for the end until it is confirmed. A machine that nobody knows may still be on its way, if it was asked for lately."""
+    record = there.terminate(instance.claim)
+    if record is not None:
+        machine_seen(instance=instance, facts=facts_of(record, instance.offer), now=now)
+    elif now.timestamp() - instance.asked.get("sent_at", 0.0) > YOUNG.total_seconds():
+        machine_gone(instance=instance, now=now)
+
+
+def _create(there: Provider, instance: Instance, refused: dict[int, Asked], now: dt.datetime) -> None:
+    """Ask for the machine; where there is none, this offer is asked again after a pause that grows."""
+    offer = instance.offer
+    if offer is None:
         return
+    if (others := refused.get(offer.pk)) is not None:
+        _note(instance, others)
+        return
+    num = int(instance.asked.get("num", 0)) + 1
+    _note(instance, {**instance.asked, "sent_at": now.timestamp()})
     tags = {
         "counterflow": settings.DEPLOYMENT,
         "team": str(instance.team.uuid),
         "job": str(instance.job.uuid) if instance.job else "",
     }
     try:
-        record = provider.create(instance.claim, region=offer.region, zone=offer.zone, is_spot=offer.is_spot, tags=tags)
-    except NoCapacity as error:
-        num = int(asked.get("num", 0)) + 1
-        wait = min(BACKOFF_MAX, BACKOFF * 2 ** (num - 1))
-        instance.asked = {"num": num, "again_at": (now + wait).timestamp(), "answer": str(error)}
-        Instance.objects.filter(pk=instance.pk).update(asked=instance.asked)
+        record = there.create(
+            instance.claim, region=offer.region, zone=offer.zone, instance_type=offer.instance_type,
+            is_spot=offer.is_spot, tags=tags,
+        )  # fmt: skip
+    except BackendError as error:
+        if not isinstance(error, NoCapacity) and not error.permanent:
+            raise  # it may have been made
+        wait = min(BACKOFF_MAX, BACKOFF * 2 ** min(num - 1, 10))
+        refused[offer.pk] = {"num": num, "again_at": (now + wait).timestamp(), "answer": str(error)}
+        _note(instance, refused[offer.pk])
         return
-    machine_seen(instance=instance, facts=facts_of(record), now=now)
+    machine_seen(instance=instance, facts=facts_of(record, offer), now=now)
+
+
+def _note(instance: Instance, asked: Asked) -> None:
+    if asked != instance.asked:
+        instance.asked = asked
+        Instance.objects.filter(pk=instance.pk).update(asked=asked)
 
 
 def machines_let_go(*, now: dt.datetime) -> int:
@@ -144,9 +191,3 @@ def _is_used(machine: Instance, now: dt.datetime) -> bool:
         return True
     ended = newest.ended_at is None or now - newest.ended_at > LINGER
     return not ended and not is_over(backend_named(newest.job.backend).poll(newest.handle))
-
-
-def provider_facts(instance: Instance) -> MachineFacts | None:
-    """What the provider says of one machine now, or None if it knows nothing of it."""
-    record = cloud().describe(instance.claim)
-    return None if record is None else facts_of(record)

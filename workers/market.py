@@ -16,7 +16,7 @@ from forecasting.forecasters.auto import Auto
 from forecasting.forecasters.hazard import Hazard
 from forecasting.series import Series
 from jobs.demo.market import generated_batch
-from jobs.machines import PROVIDER
+from jobs.machines import SIMULATED
 from jobs.models import FeedState, MarketForecast, MarketSeriesScore, Offer
 from jobs.selectors.feeds import feeds_due
 from jobs.selectors.forecasts import offers_to_forecast, offers_to_score
@@ -26,7 +26,7 @@ from jobs.services.forecasts import forecast_store, scores_store
 from jobs.services.market import quotes_import
 from trainer_client.backends import BackendError
 from workers.celery_app import app
-from workers.machine_access import cloud
+from workers.machine_access import simulated_cloud
 from workers.periodic import once_per_slot
 
 logger = structlog.get_logger(__name__)
@@ -97,12 +97,12 @@ def feed_fetch(*, feed: FeedState, now: dt.datetime) -> Batch:
 def simulated_batch(*, since: dt.datetime | None) -> Batch:
     """What the simulated cloud has quoted since then; its whole past at first. Raises FeedUnavailable."""
     try:
-        told = cloud().quotes(since.timestamp() - SIMULATED_OVERLAP_S if since else 0.0)
+        told = simulated_cloud().quotes(since.timestamp() - SIMULATED_OVERLAP_S if since else 0.0)
     except BackendError as error:
         raise FeedUnavailable(str(error)) from error
     batch = Batch(num_rows=len(told))
     for row in told:
-        key = OfferKey(PROVIDER, row["region"], row["zone"], row["instance_type"], "", row["is_spot"])
+        key = OfferKey(SIMULATED, row["region"], row["zone"], row["instance_type"], "", row["is_spot"])
         batch.observations.append(Observation(key, row["at_s"], Decimal(row["price"]), row["num"]))
     return batch.tidy()
 

@@ -13,6 +13,7 @@ from django.core.exceptions import ValidationError
 from django.utils import timezone
 
 from jobs.clusters import backends
+from jobs.machines import has_machines
 from jobs.models import Attempt
 from jobs.services.instances import attempt_place
 from trainer_client.backends import Backend, BackendError
@@ -37,7 +38,7 @@ def orphans() -> None:
             orphans_sweep(backend=backend_named(name), now=timezone.now())
         except BackendError as error:
             logger.warning("orphans_unknown", backend=name, error=str(error))
-    if settings.MARKET:
+    if has_machines():
         try:
             machine_orphans_sweep(now=timezone.now())
         except BackendError as error:

@@ -10,7 +10,7 @@ from statistics import median
 
 from django.db.models import Max, Q
 
-from jobs.machines import SPOT_POLICIES
+from jobs.machines import SPOT_POLICIES, for_sale, planned_backend
 from jobs.models import Attempt, Command, Decision, Instance, Job, Offer, PlanState, Rule, Worker
 from jobs.scheduler.procurement import KINDS, RULE
 from jobs.selectors.costs import instance_cost_usd
@@ -66,7 +66,7 @@ class JobRows:
 
 def planned_jobs() -> list[Job]:
     """Active jobs whose machines are planned, first those that come first: by priority, then by age. One query."""
-    rows = Job.objects.filter(status__in=ACTIVE, backend="local", config__resources__spot_policy__in=SPOT_POLICIES)
+    rows = Job.objects.filter(status__in=ACTIVE, backend=planned_backend(), config__resources__spot_policy__in=SPOT_POLICIES)
     return list(rows.select_related("team", "plan_state").defer("report").order_by("-priority", "submitted_at", "pk"))
 
 
@@ -170,10 +170,10 @@ class OfferNow:
         return str(self.offer)
 
 
-def offers_for_planning(*, provider: str) -> list[OfferNow]:
-    """The provider's offers that have a price. One query."""
+def offers_for_planning() -> list[OfferNow]:
+    """The offers for sale that have a price. One query."""
     found = []
-    for offer in offers_with_latest(provider=provider).order_by("pk"):
+    for offer in offers_with_latest().filter(for_sale()).order_by("pk"):
         price, count = offer.latest_price_usd_per_hour, offer.latest_availability  # type: ignore[attr-defined]
         if price is not None:
             found.append(OfferNow(offer, str(offer.uuid), float(price), count))

@@ -10,7 +10,7 @@ from django.db import transaction
 
 from jobs.clusters import backends
 from jobs.errors import Conflict, Invalid, StaleWrite
-from jobs.machines import SPOT_POLICIES
+from jobs.machines import AWS, SPOT_POLICIES, has_machines, planned_backend
 from jobs.models import Dataset, Job, JobShard
 from jobs.scheduler.rules import shard_loss, straggler
 from jobs.services.commands import command_issue
@@ -90,8 +90,10 @@ def job_file_checked(config: dict[str, Any], training: dict[str, Any], backend: 
                 if backend == "local"
                 else f"Where {backend} places workers is its operator's to say; leave this out."
             ]
-    policies = SPOT_POLICIES if django_settings.MARKET or backend != "local" else ()
-    if resources.get("spot_policy") not in (None, "on-demand", "auto", *policies):
+    policies = SPOT_POLICIES if backend != "local" or (backend == planned_backend() and has_machines()) else ()
+    if backend == AWS and resources.get("spot_policy") not in policies:
+        errors["resources.spot_policy"] = [f"A job on {AWS} runs on machines that are bought for it: {', '.join(policies)}."]
+    elif resources.get("spot_policy") not in (None, "on-demand", "auto", *policies):
         known = f"{', '.join(policies)}, on-demand or auto" if policies else "on-demand or auto"
         errors["resources.spot_policy"] = [f"No machines of this policy can be had here: {known}."]
     if (config.get("snapshot") or {}).get("uri"):

@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,15 @@ PATIENCE_S = 90.0  # for a loaded machine; nothing here is expected to take long
 class Bench:
     """Every value goes through JSON on its way, as it does in production."""
 
-    def __init__(self, backend: Backend, folder: Path, claims: str = "") -> None:
+    def __init__(self, backend: Backend, folder: Path, claims: str = "", machines: Sequence[str] = ()) -> None:
         self.backend = backend
         self.folder = folder
         self._claims = claims  # makes claims unlike those of other tests, where an engine never forgets one
+        self._machines = machines  # of a backend whose ranks run on machines that were bought
         self._handles: list[Handle] = []
 
     def spec(self, script: str, **fields: Any) -> LaunchSpec:
-        plain = {
+        plain: dict[str, Any] = {
             "claim": "c1",
             "job": "j1",
             "attempt": "a1",
@@ -43,6 +44,7 @@ class Bench:
             "run_dir": str(self.folder / "run"),
             "grace_s": 5.0,
         }
+        plain["machines"] = self._machines[: (plain | fields)["num_workers"]]
         spec = LaunchSpec(**plain | fields | {"claim": self.claim(str((plain | fields)["claim"]))})
         return LaunchSpec.from_json(json.loads(json.dumps(spec.to_json())))
 

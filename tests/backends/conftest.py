@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
@@ -13,10 +15,11 @@ from tests.backends.bench import Bench, folder_for_all
 from tests.backends.kube_emulator import Kubelet, KubeServer
 from tests.backends.ray_head import RayHead
 from tests.backends.slurm_cluster import SlurmCluster
+from tests.services import wait_until
 from trainer_client.backends import get_backend
 from trainer_client.backends.kubernetes_objects import Place
 
-ENGINES = ("local", "slurm", "kubernetes", "ray")
+ENGINES = ("local", "aws", "slurm", "kubernetes", "ray")
 
 
 @pytest.fixture(scope="session")
@@ -44,6 +47,33 @@ def slurm(slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(get_backend("local", root=tmp_path / "root"), tmp_path)
+    yield bench
+    bench.clear()
+
+
+@pytest.fixture(scope="session")
+def agents() -> Iterator[tuple[Path, list[str]]]:
+    """Three machines for the whole session, each a process that runs its agent, and the folder that they share with us."""
+    names = ["m0", "m1", "m2"]
+    with folder_for_all() as root:
+        argv = [sys.executable, "-m", "trainer_client.backends.agent"]
+        env = os.environ | {"COUNTERFLOW_NODE_IP": "127.0.0.1"}
+        processes = [subprocess.Popen([*argv, str(root / name)], env=env) for name in names]
+        wait_until(
+            lambda: all((root / name / "agent.json").exists() for name in names), within_s=60, what="agents speak"
+        )
+        yield root, names
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(30)
+
+
+@pytest.fixture
+def aws(agents: tuple[Path, list[str]], tmp_path: Path) -> Iterator[Bench]:
+    """The backend of bought machines; who sells them does not matter to it."""
+    root, names = agents
+    bench = Bench(get_backend("aws", root=root), tmp_path, claims=uuid.uuid4().hex[:6], machines=names)
     yield bench
     bench.clear()
 

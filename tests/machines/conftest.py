@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.machines.moto_cloud import REGION, TEMPLATE, TYPE, MotoCloud
 from tests.services import wait_until
 from tests.workers.conftest import own_var_dir as own_var_dir
 from tests.workers.conftest import runs as runs
+from workers.aws.machines import ec2
 from workers.simcloud.client import SimClient
 from workers.simcloud.faults import Faults
 
@@ -77,3 +79,23 @@ def provider(running_provider: Provider, own_var_dir: Path, settings: Any) -> It
     for machine in running_provider.client.machines(""):
         if machine["status"] in ("pending", "running"):
             running_provider.client.kill(machine["token"])
+
+
+@pytest.fixture(scope="module")
+def running_moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MotoCloud]:
+    cloud = MotoCloud(tmp_path_factory.mktemp("ec2"))
+    with pytest.MonkeyPatch.context() as patch:
+        cloud.start(patch)
+        yield cloud
+        cloud.stop()
+
+
+@pytest.fixture
+def moto_cloud(running_moto: MotoCloud, own_var_dir: Path, settings: Any) -> Iterator[MotoCloud]:
+    """EC2 as the provider, with the machines of this test alone."""
+    settings.MARKET, settings.DEPLOYMENT = "", f"test-{own_var_dir.name}"
+    settings.BACKENDS, settings.AWS_OFFERS = ("aws", "local"), {f"{REGION}/{TYPE}": 0.526}
+    settings.AWS = {"launch_template": TEMPLATE, "python": sys.executable, "prepare": ""}
+    ec2.cache_clear()
+    yield running_moto
+    running_moto.clear()

@@ -8,6 +8,7 @@ from typing import Any
 from trainer_client.backends.base import Backend, BackendError, LaunchSpec, Observation, WorkerObservation
 
 _KNOWN = {
+    "aws": ("trainer_client.backends.agent_backend", "AgentBackend"),
     "kubernetes": ("trainer_client.backends.kubernetes_backend", "KubernetesBackend"),
     "local": ("trainer_client.backends.local", "LocalBackend"),
     "ray": ("trainer_client.backends.ray_backend", "RayBackend"),

@@ -27,7 +27,7 @@ class LaunchSpec:
     """One start of `num_workers` ranks. `command` runs one rank and finds its place in RANK, WORLD_SIZE, ….
 
     `claim` makes the launch idempotent; `grace_s` is what ranks get between SIGTERM and SIGKILL. `spot`: may it run on machines
-    that others can take back: `never`, `prefer` or `only`.
+    that others can take back: `never`, `prefer` or `only`. `machines`: of each rank, where machines were bought for the launch.
     """
 
     claim: str
@@ -40,6 +40,7 @@ class LaunchSpec:
     grace_s: float = 30.0
     tags: dict[str, str] = field(default_factory=dict)
     spot: str = "never"
+    machines: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.spot not in SPOT:

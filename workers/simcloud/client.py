@@ -1,4 +1,4 @@
-"""How others speak to the simulated cloud. Every call may be repeated; a machine is known by the token it was asked for with."""
+"""How others speak to the simulated cloud, a `workers.provider.Provider`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from typing import Any
 import httpx
 
 from trainer_client.backends import BackendError
+from workers.provider import NoCapacity, Record
 
 TIMEOUT_S = 5.0
-
-
-class NoCapacity(BackendError):
-    """There is none of this offer to be had at the moment."""
 
 
 class SimClient:
@@ -22,15 +19,18 @@ class SimClient:
     def __init__(self, folder: Path, timeout_s: float = TIMEOUT_S) -> None:
         self.folder, self.timeout_s = folder, timeout_s
 
-    def create(self, token: str, *, region: str, zone: str, is_spot: bool, tags: dict[str, str]) -> dict[str, Any]:
+    def create(
+        self, token: str, *, region: str, zone: str, is_spot: bool, tags: dict[str, str], instance_type: str = ""
+    ) -> Record:
+        """`instance_type` is not asked: it has machines of one type."""
         offer = {"region": region, "zone": zone, "is_spot": is_spot}
-        record: dict[str, Any] = self._call("PUT", f"/machines/{token}", json={"offer": offer, "tags": tags})
+        record: Record = self._call("PUT", f"/machines/{token}", json={"offer": offer, "tags": tags})
         return record
 
-    def describe(self, token: str) -> dict[str, Any] | None:
+    def describe(self, token: str) -> Record | None:
         """The machine's record, or None if the provider knows nothing of it."""
         try:
-            record: dict[str, Any] = self._call("GET", f"/machines/{token}")
+            record: Record = self._call("GET", f"/machines/{token}")
         except BackendError as error:
             if error.permanent:
                 return None
@@ -38,7 +38,7 @@ class SimClient:
         return record
 
     def terminate(self, token: str) -> dict[str, Any]:
-        record: dict[str, Any] = self._call("DELETE", f"/machines/{token}")
+        record: Record = self._call("DELETE", f"/machines/{token}")
         return record
 
     def machines(self, tag: str, *, every: bool = False) -> list[dict[str, Any]]:
@@ -51,11 +51,11 @@ class SimClient:
         self._call("PUT", f"/machines/{token}/attached", json={"folder": folder, "rank": rank})
 
     def interrupt(self, token: str) -> dict[str, Any]:
-        record: dict[str, Any] = self._call("POST", f"/machines/{token}/interrupt")
+        record: Record = self._call("POST", f"/machines/{token}/interrupt")
         return record
 
     def kill(self, token: str) -> dict[str, Any]:
-        record: dict[str, Any] = self._call("POST", f"/machines/{token}/kill")
+        record: Record = self._call("POST", f"/machines/{token}/kill")
         return record
 
     def quotes(self, after_s: float) -> list[dict[str, Any]]:

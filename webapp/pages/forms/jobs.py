@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
-from django.conf import settings
 from django.db.models import QuerySet
 
 from jobs.clusters import backends
+from jobs.machines import has_machines
 from jobs.models import Dataset
 from jobs.services.jobs import TRAINING_DEFAULTS
 from webapp.pages.forms.base import OnceField, PageForm
@@ -75,7 +75,7 @@ class JobForm(MomentForm, PageForm):
         self.fields["dataset"].queryset = datasets  # type: ignore[attr-defined]
         for name in TRAINING_FIELDS:
             self.fields[name].initial = TRAINING_DEFAULTS[name]
-        if not settings.MARKET:
+        if not has_machines():
             del self.fields["spot_policy"], self.fields["min_workers"]
 
     def clean(self) -> dict[str, Any]:

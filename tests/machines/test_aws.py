@@ -1,0 +1,140 @@
+"""A planned job on EC2 (moto's server): agents boot, ranks run on the machines, a notice moves the job, the ledger counts."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from jobs.errors import Invalid
+from jobs.machines import AWS, ORPHAN
+from jobs.models import FeedState, Instance, Job, Offer
+from jobs.selectors.costs import instance_cost_usd
+from jobs.selectors.fleet import fleet_of
+from jobs.selectors.machines import holdings
+from jobs.services.events import SYSTEM
+from jobs.services.jobs import job_cancel, job_file_checked
+from tests.machines.moto_cloud import REGION, TYPE, MotoCloud
+from tests.machines.world import FILE, leaves, machines, order, trains, turn, until
+from tests.workers.world import make_filled_job, script
+from workers import machine_orphans
+from workers.aws import machines as aws_machines
+from workers.machine_access import cloud, tag
+from workers.machine_orphans import machine_orphans_sweep
+from workers.machines import machines_sync, market_look
+
+pytestmark = pytest.mark.django_db(transaction=True)
+SLEEP = script("import time; print('ready', flush=True); time.sleep(120)")
+PLACE = {"region": REGION, "zone": f"{REGION}a", "instance_type": TYPE, "is_spot": True}
+
+
+@pytest.fixture(autouse=True)
+def ranks_sleep(runs: Any, moto_cloud: MotoCloud) -> None:
+    runs(SLEEP)
+
+
+def job_on_ec2() -> Job:
+    market_look(now=timezone.now())
+    job = make_filled_job(now=timezone.now(), num_workers=2, config=FILE)
+    Job.objects.filter(pk=job.pk).update(backend=AWS)
+    job.refresh_from_db()
+    return job
+
+
+def test_only_what_the_settings_name_is_for_sale_at_the_prices_that_are_known(settings: Any) -> None:
+    market_look(now=timezone.now())
+    assert FeedState.objects.get().settings == {"region": REGION, "instance_types": [TYPE]}
+    offers = Offer.objects.filter(provider="aws")
+    assert {(o.instance_type, o.num_gpus) for o in offers} == {(TYPE, 1)}
+    assert {o.is_spot for o in offers} == {True, False}
+    dear = offers.get(is_spot=False)
+    assert [quote.price_usd_per_hour for quote in dear.quotes.all()] == [Decimal("0.526")]
+    settings.AWS_OFFERS = {f"{REGION}/{TYPE}": 0.6}
+    later = timezone.now() + dt.timedelta(minutes=10)
+    market_look(now=later)
+    assert dear.quotes.latest("at").price_usd_per_hour == Decimal("0.6")
+
+
+def test_a_job_on_ec2_says_how_machines_are_bought() -> None:
+    with pytest.raises(Invalid) as refused:
+        job_file_checked({}, {}, AWS)
+    assert "prefer, only, never" in refused.value.extra["fields"]["resources.spot_policy"][0]
+    job_file_checked({"resources": {"spot_policy": "never"}}, {}, AWS)
+    with pytest.raises(Invalid):
+        job_file_checked({"resources": {"spot_policy": "prefer"}}, {}, "local")
+
+
+def test_machines_boot_ranks_run_on_them_and_a_notice_moves_the_job(moto_cloud: MotoCloud) -> None:
+    job = job_on_ec2()
+    order(job, "procure", 1, 1)
+    first = trains(job, 2)
+    spot, dear = (placement.instance for placement in first.placements.order_by("rank"))
+    assert (spot.kind, dear.kind, spot.backend) == ("spot", "on_demand", "aws")
+    assert moto_cloud.instance(spot.claim).lifecycle == "spot"
+    assert moto_cloud.instance(dear.claim).lifecycle is None
+    team = fleet_of(team=job.team, now=timezone.now())
+    assert {line.instance.provider_id for line in team.held} == {spot.provider_id, dear.provider_id}
+
+    moto_cloud.interrupt(spot.claim)
+    until(lambda: job.commands.filter(kind="preempt").exists(), "the agent has passed the notice on")
+    spot.refresh_from_db()
+    assert spot.ends_by is not None
+    leaves(first)
+    second = trains(job, 1)
+    assert second.placements.get().instance_id == dear.pk
+    until(lambda: spot.refresh_from_db() or spot.status == "terminated", "the machine was given back")
+
+    moto_cloud.kill(dear.claim)  # without a word
+    until(lambda: second.refresh_from_db() or second.status == "preempted", "the loss is seen")
+    dear.refresh_from_db()
+    assert (dear.status, dear.price_usd_per_hour) == ("terminated", Decimal("0.526"))
+    held = Decimal((dear.ended_at - dear.started_at).total_seconds())
+    assert instance_cost_usd(dear, start=None, end=timezone.now()) == pytest.approx(held * Decimal("0.526") / 3600)
+    job.refresh_from_db()
+    job_cancel(job=job, now=timezone.now(), actor=SYSTEM)
+    until(lambda: not job.instances.exclude(status="terminated").exists(), "nothing is left")
+    assert {row["status"] for row in cloud().machines(tag())} == {"terminated"}
+
+
+def test_what_ec2_refuses_is_said_to_the_job_and_the_offer_is_left_alone_for_a_while(moto_cloud: MotoCloud) -> None:
+    job = job_on_ec2()
+    moto_cloud.fault("MaxSpotInstanceCountExceeded", 1)
+    command = order(job, "procure", 2)
+    turn()
+    command.refresh_from_db()
+    assert "MaxSpotInstanceCountExceeded" in command.error
+    assert [row.asked["num"] for row in machines(job)] == [1, 1]  # one was refused, the other did not ask
+    assert cloud().machines(tag()) == []
+    until(lambda: holdings(job).spot == 2, "both came after the pause")
+
+
+def test_a_machine_whose_agent_never_speaks_is_given_back(
+    moto_cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moto_cloud.boots = False
+    job = job_on_ec2()
+    order(job, "procure", 1)
+    turn()
+    turn()
+    (row,) = machines(job)
+    assert (row.status, row.started_at is None) == ("provisioning", False)  # it costs all the same
+    monkeypatch.setattr(aws_machines, "BOOT_MAX_S", -1.0)
+    machines_sync(rows=[row], now=timezone.now())
+    row.refresh_from_db()
+    until(lambda: row.refresh_from_db() or row.status == "terminated", "it was given back")
+
+
+def test_a_machine_that_is_nobodys_is_adopted_and_ended(moto_cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = job_on_ec2()
+    key, _, value = tag().partition("=")
+    cloud().create("lost", **PLACE, tags={key: value, "team": str(job.team.uuid), "job": str(job.uuid)})
+    monkeypatch.setattr(machine_orphans, "GRACE", dt.timedelta(0))
+    now = timezone.now() + dt.timedelta(seconds=5)
+    assert machine_orphans_sweep(now=now) == {"lost": "adopted"}
+    row = Instance.objects.get(claim="lost")
+    assert (row.detail, row.offer.zone, row.kind) == (ORPHAN, f"{REGION}a", "spot")
+    machine_orphans_sweep(now=now + dt.timedelta(seconds=5))
+    until(lambda: row.refresh_from_db() or row.status == "terminated", "it was ended")

@@ -1,0 +1,156 @@
+"""Machines of an EC2 account, asked for by client token, found by tags, told in the words of `workers/provider.py`.
+
+Sources: the EC2 API Reference (RunInstances, DescribeInstances, TerminateInstances) and "Ensuring idempotency in Amazon EC2 API
+requests". A list may be some seconds behind what was done.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from functools import cache
+from typing import Any
+
+from forecasting.feeds.aws import connect
+from trainer_client.backends import BackendError
+from trainer_client.backends.machine_files import MachineFiles
+from workers.aws.errors import ERRORS, code_of, told
+from workers.aws.options import AwsOptions
+from workers.provider import Record
+
+DEPLOYMENT, MACHINE = "counterflow", "counterflow-machine"  # tags: whose it is, and its token
+BOOT_MAX_S = 900.0  # a machine whose agent has not spoken by then never will
+SILENT_MAX_S = 180.0  # nor one whose agent has stopped
+TIMEOUT_S = 10.0
+STATUS = {"pending": "pending", "running": "running", "terminated": "terminated"}  # else it is on its way to an end
+_TIME = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
+
+
+@cache
+def ec2(region: str) -> Any:
+    """A client of the region; its methods may be called from any thread."""
+    return connect(region, timeout_s=TIMEOUT_S)
+
+
+class AwsMachines:
+    """A `Provider`. `deployment`: the value of our tag."""
+
+    def __init__(self, options: AwsOptions, deployment: str) -> None:
+        self.options, self.deployment = options, deployment
+
+    def create(
+        self, token: str, *, region: str, zone: str, instance_type: str, is_spot: bool, tags: dict[str, str]
+    ) -> Record:
+        """One token is one machine, also where lists do not show it yet: EC2 keeps client tokens itself."""
+        MachineFiles(self.options.root, token).make()
+        order: dict[str, Any] = {
+            "ClientToken": token,
+            "LaunchTemplate": {"LaunchTemplateName": self.options.launch_template},
+            "InstanceType": instance_type,
+            "MinCount": 1,
+            "MaxCount": 1,
+            "InstanceInitiatedShutdownBehavior": "terminate",
+            "UserData": self.options.user_data(token, is_spot=is_spot),
+            "TagSpecifications": [
+                {"ResourceType": kind, "Tags": _tags({**tags, MACHINE: token, "Name": f"counterflow {token[:8]}"})}
+                for kind in ("instance", "volume")
+            ],
+        }
+        if zone:
+            order["Placement"] = {"AvailabilityZone": zone}
+        if is_spot:
+            once = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+            order["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": once}
+        try:
+            (made,) = ec2(region).run_instances(**order)["Instances"]
+        except ERRORS as error:
+            # Made already, before somebody changed the settings that are part of the order.
+            if code_of(error) == "IdempotentParameterMismatch" and (known := self.describe(token)) is not None:
+                return known
+            raise told(error, f"{instance_type}, {zone or region}") from error
+        return self._record(region, made)
+
+    def describe(self, token: str) -> Record | None:
+        found = [record for region in self.options.regions for record in self._find(region, {MACHINE: token})]
+        return found[0] if found else None
+
+    def terminate(self, token: str) -> Record | None:
+        record = self.describe(token)
+        if record is None or record["status"] in ("stopping", "terminated"):
+            return record
+        region = record["offer"]["region"]
+        try:
+            ec2(region).terminate_instances(InstanceIds=[record["id"]])
+        except ERRORS as error:
+            raise told(error, record["id"]) from error
+        return record | {"status": "stopping"}
+
+    def machines(self, tag: str) -> list[Record]:
+        key, _, value = tag.partition("=")
+        return [record for region in self.options.regions for record in self._find(region, {key: value})]
+
+    def attach(self, token: str, *, folder: str, rank: int) -> None:
+        """Nothing to say: the agent of the machine has the order from the backend."""
+
+    def _find(self, region: str, tags: dict[str, str]) -> list[Record]:
+        wanted = {DEPLOYMENT: self.deployment, **tags}
+        filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in wanted.items()]
+        try:
+            pages = ec2(region).get_paginator("describe_instances").paginate(Filters=filters)
+            rows = [row for page in pages for part in page["Reservations"] for row in part["Instances"]]
+        except ERRORS as error:
+            said = str(told(error, f"machines in {region}"))
+            raise BackendError(said) from error  # nothing follows for a machine from a list that failed
+        return [self._record(region, row) for row in rows]
+
+    def _record(self, region: str, row: dict[str, Any]) -> Record:
+        tags = {tag["Key"]: tag["Value"] for tag in row.get("Tags", [])}
+        files = MachineFiles(self.options.root, tags.get(MACHINE, row["InstanceId"]))
+        state, begun = row["State"]["Name"], row["LaunchTime"].timestamp()
+        is_spot = row.get("InstanceLifecycle") == "spot"
+        notice = files.notice() or {}
+        silent_s = files.silent_s()
+        status = STATUS.get(state, "stopping")
+        if status == "terminated":
+            files.gone_write()
+        if state == "stopped":
+            status = "pending"
+        return {
+            "token": tags.get(MACHINE, row["InstanceId"]),
+            "id": row["InstanceId"],
+            "offer": {
+                "region": region,
+                "zone": row["Placement"]["AvailabilityZone"] if is_spot else "",
+                "is_spot": is_spot,
+                "instance_type": row["InstanceType"],
+            },
+            "tags": tags,
+            "status": "pending" if status == "running" and silent_s is None else status,
+            "created_at": begun,
+            "started_at": None if state == "pending" else begun,
+            "ended_at": _ended_at(row) if status == "terminated" else None,
+            "notice_at": notice.get("at"),
+            "ends_by": notice.get("ends_by"),
+            "prices": None,
+            "unusable": _unusable(state, dt.datetime.now(dt.UTC).timestamp() - begun, silent_s),
+        }
+
+
+def _unusable(state: str, age_s: float, silent_s: float | None) -> str:
+    if state == "stopped":
+        return "it was stopped"
+    if state != "running":
+        return ""
+    if silent_s is None:
+        return f"its agent has not spoken within {BOOT_MAX_S / 60:g} minutes" if age_s > BOOT_MAX_S else ""
+    return f"its agent has been silent for {silent_s:.0f} s" if silent_s > SILENT_MAX_S else ""
+
+
+def _ended_at(row: dict[str, Any]) -> float | None:
+    """The moment in EC2's reason, `User initiated (2026-01-31 12:00:00 GMT)`; there is none for machines that it took itself."""
+    found = _TIME.search(row.get("StateTransitionReason") or "")
+    return dt.datetime.fromisoformat(f"{found[1]}+00:00").timestamp() if found else None
+
+
+def _tags(tags: dict[str, str]) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
