@@ -153,15 +153,8 @@ def _check_edits(decision: Decision, edits: dict[str, Any]) -> None:
 def _carry_out(decision: Decision, final: dict[str, Any], now: dt.datetime, actor: Actor, reason: str) -> None:
     """The last yes that was needed."""
     edited = {name: value for name, value in final.items() if value != decision.args.get(name)}
-    state_move(
-        decision,
-        "approved",
-        now=now,
-        actor=actor,
-        args=final,
-        text=f"{decision} approved by {actor.label}." + (f" {reason}" if reason else ""),
-        data={"args": final, "edited": edited},
-    )
+    text, data = approved_words(decision, actor, reason), {"args": final, "edited": edited}
+    state_move(decision, "approved", now=now, actor=actor, args=final, text=text, data=data)
     if decision.rule == RULE:
         plan_change_noted(job=decision.job, now=now)
     if decision.rule == RULE and actor.user is not None:
@@ -169,12 +162,21 @@ def _carry_out(decision: Decision, final: dict[str, Any], now: dt.datetime, acto
     command_issue(
         job=decision.job,
         kind=decision.kind,
-        key=f"decision:{decision.uuid}",
+        key=decision_key(decision),
         args=final,
         decision=decision,
         now=now,
         actor=actor,
     )
+
+
+def decision_key(decision: Decision) -> str:
+    """Under which its order is written once."""
+    return f"decision:{decision.uuid}"
+
+
+def approved_words(decision: Decision, actor: Actor, reason: str) -> str:
+    return f"{decision} approved by {actor.label}." + (f" {reason}" if reason else "")
 
 
 def _check_open(decision: Decision, now: dt.datetime) -> None:

@@ -35,31 +35,54 @@ def command_issue(
     """Write the order and ring after commit. The same `key` a second time returns the first order."""
     try:
         with transaction.atomic():
-            command = Command.objects.create(
-                job=job,
-                decision=decision,
-                kind=kind,
-                key=key,
-                args=args or {},
-                queue=queue,
-                status="issued",
-                due_at=due_at or now,
-                created_at=now,
-                status_at=now,
+            command = command_made(
+                job=job, kind=kind, key=key, now=now, args=args or {}, decision=decision, queue=queue
             )
-            event_append(
-                team=job.team,
-                job=job,
-                kind="command.issued",
-                subject=command,
-                now=now,
-                actor=actor,
-                text=f"{kind} ordered.",
-            )
+            command.due_at = due_at or now
+            command.save(force_insert=True)
+            event_append(**issued_event(command, now, actor))
             command_ring(command)
     except IntegrityError:
         return Command.objects.get(key=key)
     return command
+
+
+def command_made(
+    *,
+    job: Job,
+    kind: str,
+    key: str,
+    now: dt.datetime,
+    args: dict[str, Any],
+    decision: Decision | None,
+    queue: str = "control",
+) -> Command:
+    """An order, due now, that is not written yet."""
+    return Command(
+        job=job,
+        decision=decision,
+        kind=kind,
+        key=key,
+        args=args,
+        queue=queue,
+        status="issued",
+        due_at=now,
+        created_at=now,
+        status_at=now,
+    )
+
+
+def issued_event(command: Command, now: dt.datetime, actor: Actor) -> dict[str, Any]:
+    """What the history says of a new order."""
+    return {
+        "team": command.job.team,
+        "job": command.job,
+        "kind": "command.issued",
+        "subject": command,
+        "now": now,
+        "actor": actor,
+        "text": f"{command.kind} ordered.",
+    }
 
 
 def command_ring(command: Command) -> None:

@@ -9,8 +9,8 @@ from django.db import IntegrityError, transaction
 from django.db.models import F
 
 from jobs.errors import StaleWrite
-from jobs.models import Decision, Job, Team
-from jobs.scheduler.autonomy import Usage, autonomy_verdict
+from jobs.models import Decision, Job, Rule, Team
+from jobs.scheduler.autonomy import Usage, Verdict, autonomy_verdict
 from jobs.scheduler.proposal import Proposal
 from jobs.services.events import SYSTEM, Actor, event_append
 from jobs.services.rules import needs_two, rule_for, rule_usage
@@ -35,19 +35,8 @@ def decision_propose(
     proposal stands already.
     """
     rule = rule_for(job=job, kind=proposal.kind)
-    verdict = autonomy_verdict(
-        autonomy=rule.autonomy,
-        limits=rule.limits,
-        usage=rule_usage(rule=rule, job=job, now=now) if rule.limits else Usage(),
-        price_usd=proposal.price_usd,
-        num_samples=int(proposal.args.get("count", 0)),
-        confidence=proposal.confidence,
-        default_answer=rule.default_answer,
-        default_after_s=rule.default_after_s,
-        needs_two=needs_two(job.team, proposal.price_usd, proposal.kind),
-        usd_per_hour=proposal.usd_per_hour,
-        extra_usd=proposal.extra_usd,
-    )
+    usage = rule_usage(rule=rule, job=job, now=now) if rule.limits else Usage()
+    verdict = verdict_on(job=job, proposal=proposal, rule=rule, usage=usage)
     if verdict.answer == "drop" and requested_by is None:
         return None
     try:
@@ -57,16 +46,32 @@ def decision_propose(
                 return None
             if standing is not None:
                 state_move(standing, "superseded", now=now, text=f"{standing} gave way to a newer proposal.")
-            decision = _store(job, proposal, now, situation or {}, rule.autonomy, verdict.reason, requested_by)
-            if verdict.default_after_s is not None:
-                decision.default_answer = verdict.default_answer
-                decision.default_at = now + dt.timedelta(seconds=_silence_s(proposal, verdict.default_after_s))
-                decision.save(update_fields=["default_answer", "default_at"])
+            decision = decision_made(job, proposal, now, situation or {}, rule, verdict, requested_by)
+            decision.number = numbers_take(team_id=job.team_id, num=1)[0]
+            decision.save(force_insert=True)
+            event_append(**proposed_event(decision, now, requested_by))
             if verdict.answer == "approve":
                 _approve_by_rule(decision, rule.kind, verdict.reason, now)
     except (IntegrityError, StaleWrite):
         return None  # another evaluation stored its proposal first, or a person answered the standing one just now
     return decision
+
+
+def verdict_on(*, job: Job, proposal: Proposal, rule: Rule, usage: Usage) -> Verdict:
+    """What the rule in force says to a proposal."""
+    return autonomy_verdict(
+        autonomy=rule.autonomy,
+        limits=rule.limits,
+        usage=usage,
+        price_usd=proposal.price_usd,
+        num_samples=int(proposal.args.get("count", 0)),
+        confidence=proposal.confidence,
+        default_answer=rule.default_answer,
+        default_after_s=rule.default_after_s,
+        needs_two=needs_two(job.team, proposal.price_usd, proposal.kind),
+        usd_per_hour=proposal.usd_per_hour,
+        extra_usd=proposal.extra_usd,
+    )
 
 
 def _silence_s(proposal: Proposal, after_s: float) -> float:
@@ -78,21 +83,19 @@ def _standing(job: Job, proposal: Proposal) -> Decision | None:
     return Decision.objects.filter(job=job, rule=proposal.rule, subject=proposal.subject, status="proposed").first()
 
 
-def _store(
+def decision_made(
     job: Job,
     proposal: Proposal,
     now: dt.datetime,
     situation: dict[str, Any],
-    autonomy: str,
-    autonomy_reason: str,
-    requested_by: User | None,
+    rule: Rule,
+    verdict: Verdict,
+    requested_by: User | None = None,
 ) -> Decision:
-    Team.objects.filter(pk=job.team_id).update(last_decision_number=F("last_decision_number") + 1)
-    number = Team.objects.values_list("last_decision_number", flat=True).get(pk=job.team_id)
-    decision = Decision.objects.create(
+    """A proposal as a decision that has no number yet and is not written."""
+    decision = Decision(
         team=job.team,
         job=job,
-        number=number,
         kind=proposal.kind,
         direction=proposal.direction,
         rule=proposal.rule,
@@ -109,20 +112,34 @@ def _store(
         created_at=now,
         status_at=now,
         expires_at=now + dt.timedelta(seconds=proposal.expires_after_s),
-        autonomy=autonomy,
-        autonomy_reason=autonomy_reason,
+        autonomy=rule.autonomy,
+        autonomy_reason=verdict.reason,
         requested_by=requested_by,
     )
-    event_append(
-        team=job.team,
-        job=job,
-        kind="decision.proposed",
-        subject=decision,
-        now=now,
-        actor=Actor.person(requested_by) if requested_by else Actor.rule(proposal.rule),
-        text=f"{decision}: {proposal.sentence}",
-    )
+    if verdict.default_after_s is not None:
+        decision.default_answer = verdict.default_answer
+        decision.default_at = now + dt.timedelta(seconds=_silence_s(proposal, verdict.default_after_s))
     return decision
+
+
+def numbers_take(*, team_id: int, num: int) -> list[int]:
+    """The team's next numbers for decisions. In the caller's transaction, which holds the team's row from here on."""
+    Team.objects.filter(pk=team_id).update(last_decision_number=F("last_decision_number") + num)
+    last = Team.objects.values_list("last_decision_number", flat=True).get(pk=team_id)
+    return list(range(last - num + 1, last + 1))
+
+
+def proposed_event(decision: Decision, now: dt.datetime, requested_by: User | None = None) -> dict[str, Any]:
+    """What the history says of a new proposal."""
+    return {
+        "team": decision.team,
+        "job": decision.job,
+        "kind": "decision.proposed",
+        "subject": decision,
+        "now": now,
+        "actor": Actor.person(requested_by) if requested_by else Actor.rule(decision.rule),
+        "text": f"{decision}: {decision.sentence}",
+    }
 
 
 def _approve_by_rule(decision: Decision, kind: str, reason: str, now: dt.datetime) -> None:

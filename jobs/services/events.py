@@ -47,7 +47,31 @@ def event_append(
     data: dict[str, Any] | None = None,
 ) -> Event:
     """Write one event in the caller's transaction; `changed` is sent after commit, failures of receivers are logged."""
-    event = Event.objects.create(
+    event = event_made(team=team, job=job, kind=kind, subject=subject, now=now, actor=actor, text=text, data=data)
+    event.save(force_insert=True)
+    _notify(event)
+    return event
+
+
+def events_append(events: list[Event]) -> None:
+    """Write many in the caller's transaction, in one statement; each is told of as by `event_append`."""
+    for event in Event.objects.bulk_create(events):
+        _notify(event)
+
+
+def event_made(
+    *,
+    team: Team,
+    kind: str,
+    subject: PublicModel,
+    now: dt.datetime,
+    actor: Actor = SYSTEM,
+    job: Job | None = None,
+    text: str = "",
+    data: dict[str, Any] | None = None,
+) -> Event:
+    """An event that is not written yet."""
+    return Event(
         team=team,
         job=job,
         at=now,
@@ -59,13 +83,15 @@ def event_append(
         text=text,
         data=data or {},
     )
+
+
+def _notify(event: Event) -> None:
     notice = {
-        "team_id": team.pk,
-        "job_id": job.pk if job else None,
-        "kind": kind,
+        "team_id": event.team_id,
+        "job_id": event.job_id,
+        "kind": event.kind,
         "subject_type": event.subject_type,
-        "subject_uuid": str(subject.uuid),
+        "subject_uuid": str(event.subject_uuid),
         "event_id": event.pk,
     }
     transaction.on_commit(lambda: changed.send_robust(sender=Event, **notice), robust=True)
-    return event
