@@ -3,7 +3,8 @@
 A database of its own (SQLite in a temporary folder), four zones with 2,000 slots of past, and jobs of twelve kinds (sizes, paces,
 changeovers) with a deadline between 3 and 30 hours, half of them running. `first`: every job is new, so that most get an order;
 `again`: all are planned once more five minutes later. `python benchmarks/bench_control.py`, or `make bench-control`; the sizes
-may be given: `--jobs 10,1000`. Writes var/bench/control.json.
+may be given: `--jobs 10,1000`. Then orders through a whole installation (`control_commands.py`): how many a second, and the time
+from a person's yes to the beginning of what it orders. Writes var/bench/control.json.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import os
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -216,10 +218,21 @@ def measure(num: int, now: dt.datetime, offers: list[Any]) -> dict[str, float]:
     }
 
 
+def commands() -> dict[str, float]:
+    """The figures of orders, from a process of its own: an installation has other settings than the epochs."""
+    script = [sys.executable, str(REPO / "benchmarks" / "control_commands.py")]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("COUNTERFLOW_")}
+    answer = subprocess.run(script, env=clean, stdout=subprocess.PIPE, check=True, text=True).stdout
+    found: dict[str, float] = json.loads(answer.strip().splitlines()[-1])
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", default="10,100,1000,10000")
-    sizes = [int(word) for word in parser.parse_args().jobs.split(",")]
+    parser.add_argument("--epochs-only", action="store_true", help="without the installation for orders")
+    words = parser.parse_args()
+    sizes = [int(word) for word in words.jobs.split(",")]
     folder = Path(tempfile.mkdtemp(prefix="counterflow-bench-"))
     try:
         setup(folder)
@@ -234,6 +247,8 @@ def main() -> None:
             print(f"{num:>7} " + " ".join(f"{value:>10}" for value in found.values()), flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    if not words.epochs_only:
+        out |= commands()
     target = REPO / "var" / "bench" / "control.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(out, indent=1) + "\n")

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from forecasting import kernels
 from forecasting.policies.program import choose
 from forecasting.problem import FloatArray, IntArray, Job
 
-_CHOOSE = choose
+_CHOOSE, _WANT, _GUARD, _STEP = choose, kernels.basic_action, kernels.guard, kernels.step
 LOW, HIGH = 0.1, 0.9
 LATE_SLOTS = 4  # how many times the deadline a late path is followed
 
@@ -118,4 +119,33 @@ def roll(after, first, costs, now_costs, gain, nxt, wait, speed, top_mode, cell,
             total[p] += more * top_cost
             end = slots_left + more
         ends[p] = end
+    return total, ends
+
+
+@njit(cache=True, nogil=True)
+def roll_basic(p, policy, slot, works, held_spot, held_od, left, carried, price, most):  # type: ignore[no-untyped-def]
+    """The same for a guarded policy that needs no model, from `slot` of its own count on. carried [P, T] spot to be had."""
+    num_paths, num_slots = carried.shape
+    total, ends = np.zeros(num_paths), np.zeros(num_paths)
+    for i in range(num_paths):
+        work, spot, od, rest, end = works[i], held_spot, held_od, left, -1.0
+        for t in range(num_slots):
+            here = carried[i, t]
+            want, sure, rule = _WANT(p, policy, slot + t, work, spot, od, rest, here, price)
+            want, sure, rule = _GUARD(p, slot + t, work, spot, od, rest, here, price, total[i], want, sure, rule)
+            done, rest = _STEP(p, spot, od, rest, want, sure)
+            spot, od = want, sure
+            paid = spot * price + od * p.on_demand_price
+            if done >= work - 1e-9:
+                share = work / done if done > 0 else 0.0
+                total[i] += paid * share
+                end = t + share
+                break
+            total[i] += paid
+            work -= done
+        if end < 0:
+            more = min(work / p.curve[p.top] + max(p.changeover, 0.0), float(most))
+            total[i] += more * p.top * p.on_demand_price
+            end = num_slots + more
+        ends[i] = end
     return total, ends

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import replace
 
 from django.conf import settings
 
 from forecasting.outlook import Outlook
 from forecasting.policies.epoch import spot_only_outlook
+from jobs.completions import completion_known
 from jobs.models import Decision, Job
 from jobs.plan_facts import Epoch, facts_of, on_demand_usd_per_hour, past_read, spot_left
-from jobs.scheduler import procurement
-from jobs.scheduler.on_demand import is_standby
-from jobs.scheduler.planner import PlanFacts, Wish, deadline_slots, situation_of, uses_programme, wishes
+from jobs.preemptions import rooms_found, rooms_store, who_took_its_place
+from jobs.priorities import fall_per_usd, priorities_of
+from jobs.scheduler.placing import Frame, placed
+from jobs.scheduler.planner import Markets, PlanFacts, Wish, uses_programme
+from jobs.scheduler.priority import Priority
 from jobs.scheduler.procurement import Standing
+from jobs.scheduler.tasks import deadline_slots, situation_of
+from jobs.scheduler.wishes import wishes
 from jobs.selectors.planning import (
     JobRows,
     job_rows,
@@ -24,8 +28,10 @@ from jobs.selectors.planning import (
     plans_waiting,
     rules_by_scope,
 )
-from jobs.services.epochs import Ask, Planned, plans_store
-from jobs.services.plans import FIRST, PACE_CHANGED, plans_claim
+from jobs.selectors.policy_weights import leaders
+from jobs.services.epochs import Planned, Seen, plans_store
+from jobs.services.plans import FIRST, PACE_CHANGED, ROOM, plans_claim
+from jobs.services.policy_weights import kinds_want
 
 
 def plans_tick(*, now: dt.datetime) -> list[Decision]:
@@ -48,12 +54,15 @@ def epoch_run(*, now: dt.datetime, why: dict[int, str]) -> list[Decision]:
     facts = [facts_of(epoch, epoch.rows[job.pk]) for job in wanted]
     for one in facts:
         past_read(epoch, one)
+    kinds_want(wanted=epoch.kinds.values(), now=now)
     found = wishes(facts, epoch.markets, now.timestamp())
+    ranks = priorities_of(epoch, {job.pk: one for job, one in zip(wanted, facts, strict=True)})
+    in_order = sorted(zip(wanted, facts, found, strict=True), key=lambda part: -ranks[part[0].pk].effective)
     planned = [
-        _placed(epoch, epoch.rows[job.pk], one, wish, today, why[job.pk])
-        for job, one, (wish, today) in zip(wanted, facts, found, strict=True)
+        _planned(epoch, epoch.rows[job.pk], one, pair, why[job.pk], ranks[job.pk]) for job, one, pair in in_order
     ]
-    return plans_store(planned=planned, now=now)
+    rooms, groundless = rooms_found(epoch, planned)
+    return plans_store(planned=planned, now=now) + rooms_store(rooms=rooms, groundless=groundless, now=now)
 
 
 def epoch_read(*, now: dt.datetime, jobs: list[Job]) -> Epoch:
@@ -61,7 +70,9 @@ def epoch_read(*, now: dt.datetime, jobs: list[Job]) -> Epoch:
     slot_s, every_s = float(settings.PLAN_SLOT_S), float(settings.PLAN_EVERY_S)
     rows = job_rows(jobs=jobs, now=now, since=now - dt.timedelta(seconds=12 * slot_s))
     rules = rules_by_scope(jobs=jobs, kind="switch_to_on_demand")
-    return Epoch(now, jobs, rows, offers_for_planning(), rules, slot_s, every_s)
+    offers = offers_for_planning()
+    known = leaders(offers=[one.offer for one in offers if one.offer.is_spot])
+    return Epoch(now, jobs, rows, offers, rules, slot_s, every_s, known)
 
 
 def standing_of(epoch: Epoch, rows: JobRows, *, is_urgent: bool) -> Standing:
@@ -91,59 +102,52 @@ def _cover(epoch: Epoch, rows: JobRows) -> tuple[int, float]:
     args = rows.cover.args
     num, cap = max(int(args.get("on_demand", 0)), int(args.get("up_to", 0))), float(args.get("max_usd", 0.0))
     left = cap - on_demand_spent_usd(rows, rows.cover.created_at, epoch.now)
-    price = on_demand_usd_per_hour(epoch) or 0.0
+    price = on_demand_usd_per_hour(epoch, rows.job) or 0.0
     if left < num * price * epoch.limits.until_next_s / 3600:
         return 0, left
     return num, left
 
 
-def _placed(epoch: Epoch, rows: JobRows, facts: PlanFacts, wish: Wish, today: Wish, why: str) -> Planned:
+def _planned(
+    epoch: Epoch, rows: JobRows, facts: PlanFacts, found: tuple[Wish, Wish], why: str, priority: Priority
+) -> Planned:
     """The wish within quota, budget and the spot that those before it have left, ready to be stored."""
-    facts, wish = _with_what_is_left(epoch, rows, facts, wish)
-    today = procurement.with_less_spot(facts, today)
-    (wish, held_back), (today, _) = (_limited(epoch, rows, facts, one) for one in (wish, today))
-    standing = standing_of(epoch, rows, is_urgent=why not in ("", FIRST, PACE_CHANGED))
-    ask = None
-    if procurement.needs_asking(facts, wish, standing, epoch.limits):
-        ask = Ask(wish, standby=is_standby(wish, today))
-        if not ask.standby:
-            today = wish
-        today = procurement.without_new_on_demand(facts, today, standing.covered)
+    frame = frame_of(epoch, rows, facts, priority.effective, is_urgent=why not in ("", FIRST, PACE_CHANGED, ROOM))
+    one = placed(facts, *found, frame)
+    lacks = found[0].size - one.wish.size if one.held_back == frame.quota else 0
+    epoch.lacking[rows.job.team_id][rows.job.pk] = (priority.effective, lacks)
     if facts.spot is not None:
         there = epoch.held[epoch.offer(facts.spot.offer).offer.pk]
-        there[rows.job.pk] = max(there.get(rows.job.pk, 0), today.spot)
-    epoch.gpus[rows.job.team_id] += max(0, today.size - max(rows.gpus(), rows.ordered))
+        there[rows.job.pk] = max(there.get(rows.job.pk, 0), one.today.spot)
+    epoch.gpus[rows.job.team_id] += max(0, one.today.size - max(rows.gpus(), rows.ordered))
+    clock_s, offer = epoch.now.timestamp(), epoch.offer(facts.spot.offer).offer if facts.spot else None
+    seen = Seen(facts, epoch.slot_s, clock_s, found[0].made_for, offer, epoch.markets.past_of(facts))
     return Planned(
-        rows, facts, wish, today, standing, epoch.limits, ask, held_back, lambda: without_on_demand(epoch, facts)
-    )
+        rows, one, frame, seen, lambda: without_on_demand(one.facts, epoch.markets, clock_s), priority,
+        fall_per_usd(facts, completion_known(rows.job)), found[0].size, lacks, who_took_its_place(epoch, rows, found[0].size),
+    )  # fmt: skip
 
 
-def _limited(epoch: Epoch, rows: JobRows, facts: PlanFacts, wish: Wish) -> tuple[Wish, str]:
-    """Within the team's quota and the budget. Machines that have not stopped yet count."""
-    team = rows.job.team
-    others = epoch.gpus[team.pk] - max(rows.gpus(), rows.ordered)
-    left = float("inf") if team.max_gpus is None else float(max(0, team.max_gpus - others))
-    wish, why = procurement.limited(facts, wish, machines_left=left, settings=epoch.limits)
-    return wish, f"team quota: {others} of {team.max_gpus} GPUs are with other jobs" if why == "team quota" else why
+def frame_of(epoch: Epoch, rows: JobRows, facts: PlanFacts, effective: float, *, is_urgent: bool) -> Frame:
+    """What those before it leave to a job. Machines that have not stopped yet count, and those that jobs that come first lack."""
+    team, spot_left_now, machines_left = rows.job.team, None, None
+    if facts.spot is not None:
+        offer = epoch.offer(facts.spot.offer)
+        spot_left_now = max(spot_left(epoch, rows, offer, facts.n_max), rows.held_in(offer.offer.pk))
+    own = max(rows.gpus(), rows.ordered)
+    others, kept = epoch.gpus[team.pk] - own, epoch.kept_for_others(rows.job, effective)
+    words = f"team quota: {others} of {team.max_gpus} GPUs are with other jobs"
+    if team.max_gpus is not None:
+        free = max(0, team.max_gpus - others)
+        machines_left = max(free - kept, min(rows.staying, free))
+        words += f", {kept} more are kept for jobs that come first" if kept and free > rows.staying else ""
+    return Frame(standing_of(epoch, rows, is_urgent=is_urgent), epoch.limits, spot_left_now, machines_left, words)
 
 
-def _with_what_is_left(epoch: Epoch, rows: JobRows, facts: PlanFacts, wish: Wish) -> tuple[PlanFacts, Wish]:
-    """Jobs that were placed before in this epoch may have taken spot that this one saw."""
-    if facts.spot is None:
-        return facts, wish
-    offer = epoch.offer(facts.spot.offer)
-    here = max(spot_left(epoch, rows, offer, facts.n_max), rows.held_in(offer.offer.pk))
-    if here < facts.spot.available:
-        facts = replace(facts, spot=replace(facts.spot, available=here))
-        wish = procurement.with_less_spot(facts, wish)
-    return facts, wish
-
-
-def without_on_demand(epoch: Epoch, facts: PlanFacts) -> Outlook | None:
+def without_on_demand(facts: PlanFacts, markets: Markets, clock_s: float) -> Outlook | None:
     """What would come if nobody bought on-demand: spot where it is to be had, nothing else."""
     if not uses_programme(facts):
         return None
-    situation = situation_of(facts, epoch.markets, epoch.now.timestamp())
-    end = deadline_slots(facts, epoch.markets)
-    outlook = spot_only_outlook(situation, spread=facts.spread, deadline=end)
+    situation = situation_of(facts, markets, clock_s)
+    outlook = spot_only_outlook(situation, spread=facts.spread, deadline=deadline_slots(facts, markets))
     return Outlook(outlook.cost, outlook.finish.scaled(situation.job.slot_s), outlook.chance)

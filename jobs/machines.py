@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.conf import settings
 from django.db.models import Q
 
-from jobs.models import Job
+from jobs.models import Job, Offer
 
 # Providers: what `Offer.provider` and `Instance.backend` say of machines that are bought.
 SIMULATED, AWS = "simulated", "aws"
@@ -16,6 +16,35 @@ def spot_policy(job: Job) -> str:
     """`prefer`, `only` or `never`; empty for a job whose size is given by hand."""
     said = (job.config.get("resources") or {}).get("spot_policy")
     return said if said in SPOT_POLICIES else ""
+
+
+def regions(job: Job) -> tuple[str, ...]:
+    """The regions in which its machines may stand; empty: in any."""
+    return tuple((job.config.get("resources") or {}).get("regions") or ())
+
+
+def max_price(job: Job) -> float | None:
+    """USD that a machine may cost an hour, spot or on-demand; None: any price."""
+    said = (job.config.get("resources") or {}).get("max_price")
+    return None if said is None else float(said)
+
+
+def may_use(job: Job, offer: Offer, usd_per_hour: float) -> bool:
+    """Whether the job file lets a machine of this offer be bought at this price."""
+    where, most = regions(job), max_price(job)
+    return (not where or offer.region in where) and (most is None or usd_per_hour <= most)
+
+
+def allowed_words(job: Job) -> str:
+    """The same in words, empty where any machine may be bought."""
+    most, where = max_price(job), " or ".join(regions(job))
+    price = "" if most is None else f"for ${most:,.4g} an hour or less"
+    return " ".join(part for part in (price, f"in {where}" if where else "") if part)
+
+
+def policy_asked(job: Job) -> str:
+    """The policy of the market library that the job file names, or `selector`."""
+    return str((job.config.get("resources") or {}).get("policy") or "selector")
 
 
 def provider() -> str:
@@ -50,7 +79,7 @@ def is_planned(job: Job) -> bool:
 
 
 # Orders whose arguments are the wanted numbers of machines; the newest one of a job is its target.
-ALLOCATIONS = ("procure", "release", "switch_to_on_demand", "migrate", "idle")
+ALLOCATIONS = ("procure", "release", "switch_to_on_demand", "migrate", "idle", "preempt_job")
 # Orders that wait for a trainer to leave or for machines to come, and are looked at again as soon as one does.
 MOVES = ("resize", "drain_worker", "preempt", *ALLOCATIONS)
 TAKEN = "taken by the provider"  # the detail of a machine that ended though nobody here had asked for it

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from forecasting.problem import Offer as Market
+from jobs.completions import completion_known, work_left
 from jobs.deadlines import CHANGEOVER_S
-from jobs.machines import spot_policy
-from jobs.models import Job, Rule
+from jobs.machines import allowed_words, may_use, policy_asked, spot_policy
+from jobs.models import Job, Offer, PolicyWeights, Rule
 from jobs.scheduler import procurement
-from jobs.scheduler.planner import Markets, PlanFacts, SpotQuote, slot_of, uses_programme
+from jobs.scheduler.kinds import Kind, kind_of
+from jobs.scheduler.planner import SELECTOR, Followed, Markets, PlanFacts, SpotQuote, slot_of, uses_programme
 from jobs.scheduler.speed import Speed, pace_spread, speed_of
 from jobs.selectors.market import offer_series
 from jobs.selectors.planning import JobRows, OfferNow, changeover_of, held_by_offer, step_times
 from jobs.services.resizes import worker_limits
 
+MAX_SPREAD = 0.4
 PAST_SLOTS = 2_000  # what the market's chain is learnt from
 STAY = 0.85  # another spot offer is taken only where it is cheaper by this factor
 
@@ -34,6 +39,8 @@ class Epoch:
     rules: dict[tuple[int, int | None], Rule]
     slot_s: float
     every_s: float
+    known: dict[tuple[str, str], PolicyWeights] = field(default_factory=dict)
+    kinds: dict[tuple[str, str], tuple[Offer, Kind]] = field(default_factory=dict)  # that jobs of the selector were of
     markets: Markets = field(init=False)
     limits: procurement.Settings = field(init=False)
 
@@ -42,8 +49,16 @@ class Epoch:
         self.limits = procurement.settings_for(self.slot_s, self.every_s)
         self.held = held_by_offer(list(self.rows.values()))
         self.gpus: dict[int, int] = defaultdict(int)
+        self.lacking: dict[int, dict[int, tuple[float, int]]] = defaultdict(dict)  # team -> job -> (priority, machines)
         for rows in self.rows.values():
             self.gpus[rows.job.team_id] += max(rows.gpus(), rows.ordered)
+            if rows.state is not None and (lacks := rows.state.plan.get("lacks")):
+                self.lacking[rows.job.team_id][rows.job.pk] = (rows.state.priority, lacks)
+
+    def kept_for_others(self, job: Job, effective: float) -> int:
+        """Machines that jobs of its team that come first still lack."""
+        others = self.lacking[job.team_id].items()
+        return sum(num for pk, (priority, num) in others if pk != job.pk and priority > effective)
 
     def offer(self, key: str) -> OfferNow:
         return next(o for o in self.offers if o.key == key)
@@ -56,23 +71,52 @@ def facts_of(epoch: Epoch, rows: JobRows) -> PlanFacts:
     low, high = worker_limits(job=job)
     high = max(low, min(high, job.num_workers)) if not _nodes(job).get("max") else high
     speed = speed_of(measured_s=measured, now=running) or _declared(job)
+    steps_left, steps_spread = work_left(job, completion_known(job))
     facts = PlanFacts(
         policy=spot_policy(job),
-        steps_left=max(0, job.goal_steps - job.current_step),
+        steps_left=steps_left,
         time_left_s=(job.deadline - epoch.now).total_seconds() if job.deadline else None,
         n_min=low,
         n_max=high,
         speed=speed,
-        spread=pace_spread(known),
+        spread=min(MAX_SPREAD, math.hypot(pace_spread(known), steps_spread)),
         changeover_s=changeover_of(rows) or min(CHANGEOVER_S, epoch.slot_s),
         held_spot=rows.held("spot"),
         held_on_demand=rows.held("on_demand"),
-        on_demand_usd_per_hour=on_demand_usd_per_hour(epoch),
+        on_demand_usd_per_hour=on_demand_usd_per_hour(epoch, job),
         spent_usd=rows.spent_usd,
         budget_usd=float(job.budget_usd) if job.budget_usd is not None else None,
         approval_s=_approval_s(epoch, rows),
+        allowed=allowed_words(job),
+        **_line(epoch, rows),
     )
-    return replace(facts, spot=_spot_quote(epoch, rows, facts))
+    facts = replace(facts, spot=_spot_quote(epoch, rows, facts))
+    return replace(facts, followed=_followed(epoch, job, facts))
+
+
+def _line(epoch: Epoch, rows: JobRows) -> dict[str, Any]:
+    """Where the even line to the deadline starts: at the first plan that knew a pace."""
+    first = (rows.state.plan if rows.state else {}).get("first")
+    if not first:
+        return {}
+    begun_s = (epoch.now - dt.datetime.fromisoformat(first["at"])).total_seconds()
+    steps_left = max(0, rows.job.goal_steps - rows.job.current_step)
+    return {"begun_s": max(0.0, begun_s), "steps_done": max(0, int(first["steps_left"]) - steps_left)}
+
+
+def _followed(epoch: Epoch, job: Job, facts: PlanFacts) -> Followed:
+    """The policy that the file names, or the one that leads on the offer for jobs of its kind."""
+    asked = policy_asked(job)
+    if asked != SELECTOR:
+        return Followed(asked, asked)
+    if facts.spot is None or not uses_programme(facts):
+        return Followed()
+    kind, offer = kind_of(facts, epoch.slot_s), epoch.offer(facts.spot.offer).offer
+    epoch.kinds[(facts.spot.offer, kind.key)] = (offer, kind)
+    row = epoch.known.get((facts.spot.offer, kind.key))
+    if row is None or not row.leader:
+        return Followed(num_windows=row.num_windows if row else 0)
+    return Followed(row.leader, SELECTOR, row.weight, row.regret, row.num_windows)
 
 
 def _nodes(job: Job) -> dict[str, int]:
@@ -93,9 +137,10 @@ def _approval_s(epoch: Epoch, rows: JobRows) -> float:
     return float(rule.default_after_s) if rule is not None else float(Rule._meta.get_field("default_after_s").default)
 
 
-def on_demand_usd_per_hour(epoch: Epoch) -> float | None:
-    """The cheapest on-demand machine."""
-    return min((o.usd_per_hour for o in epoch.offers if not o.offer.is_spot), default=None)
+def on_demand_usd_per_hour(epoch: Epoch, job: Job) -> float | None:
+    """The cheapest on-demand machine that the job file allows."""
+    allowed = (o for o in epoch.offers if not o.offer.is_spot and may_use(job, o.offer, o.usd_per_hour))
+    return min((o.usd_per_hour for o in allowed), default=None)
 
 
 def _spot_quote(epoch: Epoch, rows: JobRows, facts: PlanFacts) -> SpotQuote | None:
@@ -104,7 +149,7 @@ def _spot_quote(epoch: Epoch, rows: JobRows, facts: PlanFacts) -> SpotQuote | No
         return None
     quotes = []
     for offer in epoch.offers:
-        if not offer.offer.is_spot:
+        if not offer.offer.is_spot or not may_use(rows.job, offer.offer, offer.usd_per_hour):
             continue
         mine = rows.held_in(offer.offer.pk)
         here = max(spot_left(epoch, rows, offer, facts.n_max), mine)

@@ -8,7 +8,8 @@ from jobs.epoch import epoch_read
 from jobs.machines import is_planned
 from jobs.models import Job
 from jobs.plan_facts import facts_of, past_read
-from jobs.scheduler.planner import PlanFacts, Wish, allocation_words, wishes
+from jobs.scheduler.planner import PlanFacts, Wish, allocation_words, uses_programme
+from jobs.scheduler.wishes import wishes
 from jobs.selectors.planning import planned_jobs
 from jobs.selectors.plans import JobPlan, job_plan
 
@@ -45,6 +46,9 @@ def _take_over(plan: JobPlan, job: Job, facts: PlanFacts, wish: Wish, now: dt.da
     plan.last_safe_at = now + dt.timedelta(seconds=wish.last_safe_s) if wish.last_safe_s is not None else None
     plan.within_budget = band.high <= float(job.budget_usd) if band and job.budget_usd is not None else None
     plan.reasons = [plan.reasons[0], _first_words(wish), wish.sentence]
+    if uses_programme(facts):
+        plan.policy = facts.followed.words
+        plan.reasons.append(f"Decided by {plan.policy}.")
     if facts.speed is not None:
         step = facts.speed.step_time_s(facts.n_max)
         plan.reasons.append(f"{step:.3g} s a step with {facts.n_max} machines, by earlier attempts or the job file.")

@@ -30,6 +30,7 @@ SCHEDULE: dict[str, Tick] = {
     "notifications": Tick("workers.notifications", 3),
     "machines": Tick("workers.machines", 1, "urgent", only_with="MARKET"),
     "plans": Tick("workers.plans", 1, "control", only_with="MARKET"),
+    "policies": Tick("workers.policies", 15, "control"),
     "orphans": Tick("workers.orphans", 60),
     "market_feeds": Tick("workers.market.feeds", 30),
     "market_forecasts": Tick("workers.market.forecasts", 30),

@@ -28,6 +28,7 @@ TASK_MODULES = (
     "workers.watch",
     "workers.machines",
     "workers.plans",
+    "workers.policies",
     "workers.orphans",
     "workers.execute",
     "workers.market",

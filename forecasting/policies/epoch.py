@@ -3,10 +3,13 @@
 The expected cost to go depends on the work and the slots left, not on how a job came to them. So the pass is made once, for
 the largest work and the latest deadline of the group, and every job of the group looks up its own place in it. The
 time of day would tie the pass to one deadline and is left out here.
+
+A job that follows another policy than the programme is decided by that policy, one by one. Its outlook is that of the policy where
+a compiled rule can be run along the paths of the group, else that of the programme, and says so.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -18,11 +21,13 @@ from forecasting.outlook import (
     Outlook,
     draw_paths,
     roll,
+    roll_basic,
     spot_ends,
     steady_outlook,
     summarize,
     work_quantiles,
 )
+from forecasting.policies.base import Policy, packed_job
 from forecasting.policies.chain import fit_chain
 from forecasting.policies.hazards import ChainSettings
 from forecasting.policies.program import choose
@@ -34,15 +39,39 @@ _THREADS = 2
 
 
 @dataclass(frozen=True)
+class Follow:
+    """Another policy than the programme. Policies against a line to the deadline count from its start: `job` is the whole of it,
+    of which the situation's slot is slot `slot`."""
+
+    policy: Policy
+    job: Job
+    slot: int
+
+    def situation(self, s: Situation) -> Situation:
+        return replace(s, job=self.job, slot=self.slot)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """For how much work and how many slots a backward pass was made: with both, a plan can be computed again by itself."""
+
+    work: float = 0.0
+    slots: int = 0
+
+
+@dataclass(frozen=True)
 class Planned:
-    """What to hold in this slot, and what following the programme is likely to come to.
+    """What to hold in this slot, and what following the policy is likely to come to.
 
     `unasked` is what to hold if on-demand could be had without asking: it differs where only the time for an answer is running out.
+    `outlook_of`: whose outlook it is, the name of a policy or `steady` for what stays as it is.
     """
 
     allocation: Allocation
     unasked: Allocation
     outlook: Outlook
+    outlook_of: str = StochasticProgram.name
+    made_for: Pass = Pass()
 
 
 def decide_many(situations: Sequence[Situation], settings: ChainSettings | None = None) -> list[Allocation]:
@@ -55,24 +84,29 @@ def plan_many(
     *,
     spreads: Sequence[float] | None = None,
     deadlines: Sequence[float] | None = None,
+    follow: Sequence[Follow | None] | None = None,
+    passes: Sequence[Pass] | None = None,
     settings: ChainSettings | None = None,
     num_paths: int = 32,
 ) -> list[Planned]:
     """The same with the outlook. `spreads`: per job the relative standard deviation of the work left; a tenth if absent.
 
-    `deadlines`: per job the slots until the deadline that the chance is told of; those of the situation if absent.
+    `deadlines`: per job the slots until the deadline that the chance is told of; those of the situation if absent. `follow`: the
+    policy of each job, None for the programme. `passes`: what the pass of each job has to be made for at least.
     """
     settings = replace(settings or ChainSettings(), day_parts=1)
     spreads = spreads or [0.1] * len(situations)
     ends = deadlines or [float(s.slots_left) for s in situations]
+    others, least = follow or [None] * len(situations), passes or [Pass()] * len(situations)
+    looks = [_Look(*parts, num_paths) for parts in zip(spreads, ends, others, least, strict=True)]
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for i, s in enumerate(situations):
         groups[(_shape(s.job), id(s.offers[0].availability), len(s.offers[0].availability), s.spot_price)].append(i)
     answers: list[Planned | None] = [None] * len(situations)
 
     def plan(members: list[int]) -> None:
-        group, looks = [situations[i] for i in members], [_Look(spreads[i], ends[i], num_paths) for i in members]
-        for i, planned in zip(members, _group(group, looks, settings), strict=True):
+        group = _group([situations[i] for i in members], [looks[i] for i in members], settings)
+        for i, planned in zip(members, group, strict=True):
             answers[i] = planned
 
     if len(groups) == 1:
@@ -90,21 +124,24 @@ def _shape(job: Job) -> Job:
 
 @dataclass(frozen=True)
 class _Look:
-    """How a job's outlook is told."""
+    """Whose decision it is, and how its outlook is told."""
 
     spread: float
     deadline: float
+    follow: Follow | None
+    least: Pass
     num_paths: int
 
 
 def _group(situations: list[Situation], looks: list[_Look], settings: ChainSettings) -> list[Planned]:
-    live = [s for s in situations if s.slots_left > 0]
+    live = [(s, look) for s, look in zip(situations, looks, strict=True) if s.slots_left > 0]
     alone = StochasticProgram(settings)
     if not live:
         return [_alone(s, alone, look) for s, look in zip(situations, looks, strict=True)]
-    first = live[0]
-    most = replace(first.job, work=max(s.work_left for s in live), deadline_slots=max(s.slots_left for s in live))
-    horizon = most.deadline_slots
+    first = live[0][0]
+    work = max(max(s.work_left, look.least.work) for s, look in live)
+    horizon = max(max(s.slots_left, look.least.slots) for s, look in live)
+    most = replace(first.job, work=work, deadline_slots=horizon)
     offer = first.offers[0]
     tables = build_tables(
         most, offer.availability, float(offer.price[-1]), first.clock_s, horizon, horizon, settings
@@ -118,21 +155,48 @@ def _group(situations: list[Situation], looks: list[_Look], settings: ChainSetti
         if s.slots_left <= 0:
             out.append(_alone(s, alone, look))
             continue
-        wish = _look_up(s, tables, market, horizon)
-        out.append(Planned(guarded(s, wish), _unasked(s, wish), _outlook(s, tables, paths, horizon, look)))
+        allocation, unasked = _decided(s, look, lambda s: _look_up(s, tables, market, horizon))
+        rolled = _followed_outlook(s, look, tables, paths, horizon)
+        name = look.follow.policy.name if look.follow is not None and rolled is not None else alone.name
+        outlook = rolled or _outlook(s, tables, paths, horizon, look)
+        out.append(Planned(allocation, unasked, outlook, name, Pass(work, horizon)))
     return out
+
+
+def _decided(s: Situation, look: _Look, programme: Callable[[Situation], Allocation]) -> tuple[Allocation, Allocation]:
+    """What to hold, and the same if on-demand could be had without asking."""
+    if look.follow is not None:
+        s = look.follow.situation(s)
+        wish = look.follow.policy.decide(s)
+    else:
+        wish = programme(s)
+    return guarded(s, wish), _unasked(s, wish)
 
 
 def _alone(s: Situation, policy: StochasticProgram, look: _Look) -> Planned:
     """A job with a pass of its own, or past its deadline: the outlook takes the allocation to stay, at full size if it is idle."""
-    wish = policy.decide(s)
-    allocation = guarded(s, wish)
+    allocation, unasked = _decided(s, look, policy.decide)
     spot, on_demand = allocation.n_spot, allocation.n_on_demand
     if not allocation.size:
         on_demand = s.job.top_size
     works = work_quantiles(s.work_left, look.spread, look.num_paths)
     outlook = steady_outlook(s.job, works, spot, on_demand, s.spot_price, look.deadline)
-    return Planned(allocation, _unasked(s, wish), outlook)
+    return Planned(allocation, unasked, outlook, "steady")
+
+
+def _followed_outlook(s: Situation, look: _Look, tables: Tables, paths: IntArray, horizon: int) -> Outlook | None:
+    """The outlook of a followed policy that needs no model; None for the others."""
+    code = getattr(look.follow.policy, "basic_code", None) if look.follow is not None else None
+    if look.follow is None or code is None:
+        return None
+    line = look.follow.situation(s)
+    carried = tables.chain.sizes[tables.chain.level[paths[:, : s.slots_left]]].astype(np.int64)
+    carried[:, 0] = s.available
+    total, ends = roll_basic(
+        packed_job(line), code, line.slot, work_quantiles(s.work_left, look.spread, len(paths)), s.held_spot,
+        s.held_on_demand, s.changeover_left_s / s.job.slot_s, carried, s.spot_price, LATE_SLOTS * horizon,
+    )  # fmt: skip
+    return summarize(total, ends, look.deadline)
 
 
 def _unasked(s: Situation, wish: Allocation) -> Allocation:

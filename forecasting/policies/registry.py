@@ -11,6 +11,18 @@ from forecasting.policies.fixed import OnDemandOnly, SpotFirst, UniformProgress
 from forecasting.policies.forecasts import Forecaster, Remembered, markov_forecast
 from forecasting.policies.stochastic import StochasticProgram
 
+PROGRAMME = "StochasticProgram"
+# What a planner's selector chooses among: small enough to be replayed on every market, wide enough to differ.
+PLANNING_POOL = (
+    PROGRAMME,
+    "SpotFirst",
+    "UniformProgress",
+    "OnDemandOnly",
+    *(f"AHANP({threshold})" for threshold in ("0", "0.05", "0.2")),
+    *(f"AHAP({numbers})" for numbers in ("3,1,0.8", "6,2,0.6", "6,2,0.8", "6,2,1")),
+    "AHAP(6,2,0.8)~0.3",
+)
+
 POLICIES: dict[str, Callable[[], Policy]] = {
     "OnDemandOnly": OnDemandOnly,
     "SpotFirst": SpotFirst,
@@ -22,16 +34,16 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 
 
 def make_policy(name: str) -> Guarded:
-    """A guarded policy: a name in POLICIES, or with its parameters as in `AHAP(12,3,0.8)` and `AHANP(0.05)`."""
-    found = re.fullmatch(r"(\w+)(?:\(([^)]*)\))?", name.strip())
+    """A guarded policy: a name in POLICIES, or with parameters as in `AHAP(12,3,0.8)`, `AHAP(12,3,0.8)~0.3`, `AHANP(0.05)`."""
+    found = re.fullmatch(r"(\w+)(?:\(([\d.,\s]*)\)(?:~([\d.]+))?)?", name.strip())
     if found and found[2] is None and found[1] in POLICIES:
         return Guarded(POLICIES[found[1]]())
-    if found and found[2] is not None:
-        numbers = [float(x) for x in found[2].split(",") if x.strip()]
-        if found[1] == "AHAP" and len(numbers) == 3:
-            return Guarded(AHAP(int(numbers[0]), int(numbers[1]), numbers[2]))
-        if found[1] == "AHANP" and len(numbers) == 1:
-            return Guarded(AHANP(numbers[0]))
+    numbers = [float(x) for x in (found[2] or "").split(",") if x.strip()] if found else []
+    if found and found[1] == "AHAP" and len(numbers) == 3:
+        switch = float(found[3]) if found[3] else None
+        return Guarded(AHAP(int(numbers[0]), int(numbers[1]), numbers[2], error_switch=switch))
+    if found and found[1] == "AHANP" and len(numbers) == 1 and not found[3]:
+        return Guarded(AHANP(numbers[0]))
     raise ValueError(
         f"unknown policy {name!r}; known are {', '.join(POLICIES)}, AHAP(window,commitment,threshold), AHANP(threshold)"
     )

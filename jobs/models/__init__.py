@@ -8,7 +8,17 @@ from jobs.models.events import Event
 from jobs.models.hardness import HardnessRecord
 from jobs.models.instances import Instance, Placement
 from jobs.models.jobs import Attempt, Job, JobShard, Worker
-from jobs.models.market import FeedGap, FeedState, MarketForecast, MarketSeriesScore, Offer, QuarantinedQuote, Quote
+from jobs.models.market import (
+    FeedGap,
+    FeedState,
+    MarketForecast,
+    MarketPast,
+    MarketSeriesScore,
+    Offer,
+    PolicyWeights,
+    QuarantinedQuote,
+    Quote,
+)
 from jobs.models.notifications import Notification, NotificationTarget
 from jobs.models.operations import Heartbeat, IdempotencyKey, PeriodicRun, Upload
 from jobs.models.plans import PlanPoint, PlanState
@@ -40,6 +50,7 @@ __all__ = [
     "Job",
     "JobShard",
     "MarketForecast",
+    "MarketPast",
     "MarketSeriesScore",
     "Member",
     "Notification",
@@ -49,6 +60,7 @@ __all__ = [
     "Placement",
     "PlanPoint",
     "PlanState",
+    "PolicyWeights",
     "QuarantinedQuote",
     "Quote",
     "Report",

@@ -158,3 +158,36 @@ class MarketSeriesScore(models.Model):
     class Meta:
         ordering = ["offer", "target", "mae"]
         constraints = [models.UniqueConstraint(fields=["offer", "target", "model"], name="market_score_once")]
+
+
+class PolicyWeights(models.Model):
+    """What the policies of the planner's pool would have earned on an offer's past with one kind of job, and whom that makes lead."""
+
+    offer = models.ForeignKey(Offer, models.CASCADE, related_name="policy_weights")
+    kind = models.CharField(max_length=80, help_text="jobs/scheduler/kinds.py")
+    numbers = models.JSONField(help_text="The kind in numbers")
+    state = models.JSONField(default=dict, help_text="HedgeState of forecasting/selector.py")
+    leader = models.CharField(max_length=40, blank=True, help_text="Empty while too little is known")
+    weight = models.FloatField(null=True, help_text="Of the leader, 0 to 1")
+    regret = models.FloatField(null=True, help_text="Against the best policy, utility scaled to 1 per window")
+    num_windows = models.PositiveIntegerField(default=0)
+    replayed_until = models.DateTimeField(null=True, help_text="Start of the newest window that was replayed")
+    wanted_at = models.DateTimeField(help_text="When a job of the kind was last planned on the offer")
+    looked_at = models.DateTimeField(null=True, help_text="When it was found that no window is due")
+
+    class Meta:
+        ordering = ["offer", "kind"]
+        constraints = [models.UniqueConstraint(fields=["offer", "kind"], name="policy_weights_once")]
+
+
+class MarketPast(models.Model):
+    """An offer's past on slots as the planner saw it, kept where a decision was made with it; shared by those of an epoch."""
+
+    offer = models.ForeignKey(Offer, models.CASCADE, related_name="+")
+    slot_s = models.FloatField()
+    at = models.DateTimeField(help_text="End of the last slot")
+    packed = models.BinaryField(help_text="jobs/services/market_pasts.py")
+
+    class Meta:
+        ordering = ["at"]
+        constraints = [models.UniqueConstraint(fields=["offer", "slot_s", "at"], name="market_past_once")]

@@ -12,12 +12,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jobs.scheduler.planner import PlanFacts, Wish, allocation_words
+from jobs.scheduler.planner import PlanFacts, Wish, allocation_words, uses_programme
 from jobs.scheduler.proposal import Proposal
 
 RULE = "planner"
 MACHINES, ON_DEMAND = "machines", "on_demand"  # subjects: what may happen by rule, and what may have to be asked
-KINDS = ("procure", "release", "switch_to_on_demand", "migrate", "idle")
+KINDS = ("procure", "release", "switch_to_on_demand", "migrate", "idle", "preempt_job")
 ASK_AHEAD = 3  # looks of the planner, before a cover runs out
 DEADLINE = ("guard", "late")
 URGENT = (*DEADLINE, "budget", "probe")
@@ -191,6 +191,7 @@ def proposal_of(
             "last_safe_s": _rounded(wish.last_safe_s),
             "chance": wish.chance,
             "rule": wish.rule,
+            **_policy_told(facts),
             "held": {"spot": standing.spot, "on_demand": standing.on_demand},
             "usd_per_hour": {"now": round(now, 4), "then": round(then, 4)},
             "spot_available": facts.spot.available if facts.spot else None,
@@ -203,6 +204,17 @@ def proposal_of(
         price_usd=max(0.0, then - now) * (wish.finish.expected / 3600 if wish.finish else 1.0),
         expires_after_s=600.0,
     )
+
+
+def _policy_told(facts: PlanFacts) -> dict[str, Any]:
+    """Who decided, and of the selector's choice how sure it is."""
+    if not uses_programme(facts):
+        return {}
+    followed = facts.followed
+    told: dict[str, Any] = {"policy": followed.policy}
+    if followed.weight is not None:
+        told |= {"policy_weight": round(followed.weight, 4), "policy_windows": followed.num_windows}
+    return told
 
 
 def _rounded(value: float | None) -> float | None:

@@ -37,6 +37,7 @@ class JobRows:
     changes: list[Decision] = field(default_factory=list)  # of the last while, carried out or under way
     refused: Decision | None = None  # on-demand that a person said no to in the last while
     cover: Decision | None = None  # the newest approval of on-demand machines
+    gave_way: Decision | None = None  # the newest of the last while to make room for another job, a refused one too
     spent_usd: float = 0.0
     # Attempts of other jobs with the same settings, where it has no pace.
     alike: list[Attempt] = field(default_factory=list)
@@ -56,6 +57,12 @@ class JobRows:
         args = self.target.args if self.target else {}
         return int(args.get("spot", 0)) + int(args.get("on_demand", 0))
 
+    @property
+    def staying(self) -> int:
+        """Machines that it keeps if nothing is ordered anew."""
+        there = sum(m.status not in ("terminating", "terminated") for m in self.machines)
+        return min(there, self.ordered) if self.target is not None else there
+
     def asked(self, kind: str) -> int:
         return sum(m.kind == kind and m.status in ASKED for m in self.machines)
 
@@ -67,7 +74,8 @@ class JobRows:
 def planned_jobs() -> list[Job]:
     """Active jobs whose machines are planned, first those that come first: by priority, then by age. One query."""
     rows = Job.objects.filter(status__in=ACTIVE, backend=planned_backend(), config__resources__spot_policy__in=SPOT_POLICIES)
-    return list(rows.select_related("team", "plan_state").defer("report").order_by("-priority", "submitted_at", "pk"))
+    rows = rows.select_related("team", "plan_state", "signal_state").defer("report")
+    return list(rows.order_by("-priority", "submitted_at", "pk"))
 
 
 def plans_waiting(*, now: dt.datetime) -> bool:
@@ -147,6 +155,8 @@ def _decisions(found: dict[int, JobRows], since: dt.datetime) -> None:
         if decision.status == "proposed":
             rows.asks.append(decision)
             continue
+        if decision.kind == "preempt_job" and decision.status_at >= since:
+            rows.gave_way = decision
         if decision.status == "rejected":
             rows.refused = decision if decision.kind == "switch_to_on_demand" else rows.refused
             continue
@@ -184,6 +194,12 @@ def rules_by_scope(*, jobs: Sequence[Job], kind: str) -> dict[tuple[int, int | N
     """(team id, job id or None) -> the rule in force for a kind. One query."""
     rows = Rule.objects.filter(team__in={job.team_id for job in jobs}, kind=kind, enabled=True)
     return {(rule.team_id, rule.job_id): rule for rule in rows}
+
+
+def rules_by_kind(*, jobs: Sequence[Job], kinds: Sequence[str]) -> dict[tuple[int, int | None, str], Rule]:
+    """(team id, job id or None, kind) -> the rule in force. One query."""
+    rows = Rule.objects.filter(team__in={job.team_id for job in jobs}, kind__in=kinds, enabled=True)
+    return {(rule.team_id, rule.job_id, rule.kind): rule for rule in rows}
 
 
 def step_times(rows: JobRows) -> tuple[dict[int, float], tuple[int, float] | None, list[float]]:

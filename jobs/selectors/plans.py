@@ -44,6 +44,7 @@ class JobPlan:
     last_safe_at: dt.datetime | None = None
     first_spot: int | None = None
     first_on_demand: int | None = None
+    policy: str = ""  # who decides, in words
     reasons: list[str] = field(default_factory=list)
 
 

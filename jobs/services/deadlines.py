@@ -7,7 +7,8 @@ import datetime as dt
 from django.db import transaction
 
 from jobs.errors import Invalid
-from jobs.models import Job
+from jobs.models import Job, PlanState
+from jobs.scheduler.speed import Speed
 from jobs.selectors.plans import past_paces_s
 from jobs.services.events import event_append
 from jobs.states import JOB_ACTIVE
@@ -16,8 +17,8 @@ from jobs.states import JOB_ACTIVE
 def deadline_check(*, job: Job, now: dt.datetime) -> None:
     """Raise `Invalid` for a deadline that has passed, or that the steps left cannot meet at the best pace known.
 
-    Known is a pace that the job file declares (`goal.step_time_s`) or that earlier attempts with the same settings showed. Where
-    nothing is known nothing is refused.
+    Known is a pace that the job file declares (`goal.step_time_s`), that earlier attempts with the same settings showed, or that a
+    planned job has itself. Where nothing is known nothing is refused.
     """
     if job.deadline is None:
         return
@@ -43,6 +44,11 @@ def _best_pace(job: Job) -> tuple[float | None, str]:
     declared = (job.config.get("goal") or {}).get("step_time_s")
     if declared:
         known.append((float(declared), "as the job file says"))
+    plan = PlanState.objects.filter(job=job).values_list("plan", flat=True).first() or {}
+    if plan.get("step_time_1_s"):
+        most = plan["limits"]["n_max"]
+        speed = Speed(float(plan["step_time_1_s"]), float(plan["serial_share"]))
+        known.append((speed.step_time_s(most), f"its own pace, on {most} machines"))
     return min(known) if known else (None, "")
 
 

@@ -5,27 +5,36 @@ from __future__ import annotations
 import datetime as dt
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from forecasting.outlook import Band, Outlook
-from jobs.models import Decision, PlanPoint, PlanState
-from jobs.scheduler import procurement
-from jobs.scheduler.on_demand import on_demand_proposal, with_if_no
-from jobs.scheduler.planner import PlanFacts, Wish
-from jobs.scheduler.procurement import MACHINES, ON_DEMAND, Settings, Standing
-from jobs.selectors.planning import JobRows
-from jobs.services.decisions import decision_propose, decision_withdraw
+from forecasting.policies.epoch import Pass
+from forecasting.problem import Offer as Market
+from jobs.models import Decision, Offer, PlanPoint, PlanState, Rule
+from jobs.scheduler.placing import Frame, Placed, ask_args, ask_proposal, change_proposal
+from jobs.scheduler.planner import PlanFacts, slot_of, uses_programme
+from jobs.scheduler.priority import Priority
+from jobs.scheduler.procurement import KINDS, MACHINES, ON_DEMAND
+from jobs.scheduler.proposal import Proposal
+from jobs.selectors.planning import JobRows, rules_by_kind
+from jobs.services.decision_batches import Offered, decisions_propose
+from jobs.services.decisions import decision_withdraw
+from jobs.services.market_pasts import past_keep
 
 POINTS = 400  # of a job's life, before they are spaced wider
 
 
 @dataclass(frozen=True)
-class Ask:
-    """On-demand that has to be asked for. `standby`: not to be bought yet, but there would be no time to ask later."""
+class Seen:
+    """What a job's wish was made from, so that it can be made again. `past`: that of the offer; None where none was needed."""
 
-    wish: Wish
-    standby: bool = False
+    facts: PlanFacts
+    slot_s: float
+    clock_s: float
+    made_for: Pass
+    offer: Offer | None
+    past: Market | None
 
 
 @dataclass
@@ -33,31 +42,31 @@ class Planned:
     """One job of an epoch."""
 
     rows: JobRows
-    facts: PlanFacts
-    wish: Wish  # what the planner wants
-    today: Wish  # of that, what needs no answer
-    standing: Standing
-    limits: Settings
-    ask: Ask | None = None
-    held_back: str = ""  # what keeps the wish smaller than the planner wanted it, in words
-    without: Callable[[], Outlook | None] = lambda: None  # what would come without on-demand; costs a moment
+    placed: Placed
+    frame: Frame
+    seen: Seen
+    without: Callable[[], Outlook | None]  # what would come without on-demand; costs a moment
+    priority: Priority
+    fall_per_usd: float | None = None  # share of the loss
+    wanted: int = 0  # machines, before anything kept the wish small
+    lacks: int = 0  # machines that the team's quota withholds
+    gave_way: dict[str, Any] | None = None  # who took its place, and when it comes back
 
 
 def plans_store(*, planned: list[Planned], now: dt.datetime) -> list[Decision]:
     """Propose what changes, withdraw what no longer holds, keep the plans. Returns the new decisions."""
-    made: list[Decision] = []
+    ours = _not_overtaken(planned, now)
+    made = _decide(ours, now)
     states, points = [], []
-    for one in _not_overtaken(planned, now):
-        decisions = _decide(one, now)
-        made += decisions
+    for one, decisions in zip(ours, made, strict=True):
         state = _state(one, decisions, now)
         states.append(state)
         if (point := _point(one, state, now)) is not None:
             points.append(point)
-    fields = ["planned_at", "waits_for", "plan"]
+    fields = ["planned_at", "waits_for", "priority", "plan"]
     PlanState.objects.bulk_update(states, fields, batch_size=200)
     PlanPoint.objects.bulk_create(points, ignore_conflicts=True)
-    return made
+    return [decision for decisions in made for decision in decisions]
 
 
 def _not_overtaken(planned: list[Planned], now: dt.datetime) -> list[Planned]:
@@ -78,42 +87,81 @@ def _not_overtaken(planned: list[Planned], now: dt.datetime) -> list[Planned]:
     return [one for one in planned if one.rows.job.pk in ours]
 
 
-def _decide(one: Planned, now: dt.datetime) -> list[Decision]:
-    """The decisions of one job: what has to be asked, and what needs no answer."""
-    made: list[Decision] = []
-    why = one.held_back
-    if one.ask is None:
-        _withdraw(one, ON_DEMAND, now, _spot_is_back(one))
-    elif (asked := _asked(one, one.ask, now)) is not None:
-        made.append(asked)
-        if asked.status != "proposed":
-            _withdraw(one, MACHINES, now, f"{asked} says more.")
-            return made
-    if one.ask is not None and not one.ask.standby:
-        why = why or "it goes on with what needs no approval."
-    proposal = procurement.machines_proposal(one.facts, one.today, one.standing, one.limits, why)
-    if proposal is None:
-        _withdraw(one, MACHINES, now, "What it rested on no longer holds.")
-        return made
-    decision = decision_propose(job=one.rows.job, proposal=proposal, now=now, situation=one.facts.as_json())
-    return made + ([decision] if decision is not None else [])
+def _decide(planned: list[Planned], now: dt.datetime) -> list[list[Decision]]:
+    """The decisions of each job: first what has to be asked, then what needs no answer."""
+    keeper = _Keeper(now, rules_by_kind(jobs=[one.rows.job for one in planned], kinds=KINDS))
+    asked = keeper.propose([(one, _ask(one)) for one in planned])
+    changes = []
+    for one, decision in zip(planned, asked, strict=True):
+        if one.placed.ask is None:
+            _withdraw(one, ON_DEMAND, now, _spot_is_back(one))
+        says_more = decision is not None and decision.status != "proposed"
+        change = None if says_more else change_proposal(one.placed, one.frame)
+        if change is None:
+            _withdraw(
+                one, MACHINES, now, f"{decision} says more." if says_more else "What it rested on no longer holds."
+            )
+        changes.append((one, change))
+    pairs = zip(asked, keeper.propose(changes), strict=True)
+    return [[decision for decision in pair if decision is not None] for pair in pairs]
 
 
-def _asked(one: Planned, ask: Ask, now: dt.datetime) -> Decision | None:
-    """Ask for on-demand, unless the same is asked already or was refused a moment ago."""
-    if one.rows.refused is not None:
+def _ask(one: Planned) -> Proposal | None:
+    """What has to be asked, unless the same is asked already or was refused a moment ago."""
+    if one.rows.refused is not None or one.placed.ask is None:
         return None
-    proposal = on_demand_proposal(one.facts, ask.wish, one.today, one.standing, one.limits, standby=ask.standby)
-    numbers = ("on_demand", "up_to")
+    args = ask_args(one.placed, one.frame)
     for standing in one.rows.asks:
-        if standing.subject == ON_DEMAND and all(standing.args.get(n) == proposal.args.get(n) for n in numbers):
+        if standing.subject == ON_DEMAND and all(standing.args.get(n) == args.get(n) for n in ("on_demand", "up_to")):
             return None
-    proposal = with_if_no(proposal, ask.wish, one.without())
+    proposal = ask_proposal(one.placed, one.frame, one.without())
     first_usd = (one.rows.state.plan if one.rows.state else {}).get("first_cost_usd")
-    if first_usd is not None and ask.wish.cost is not None:
-        total = one.facts.spent_usd + ask.wish.cost.expected
-        proposal = replace(proposal, extra_usd=max(0.0, total - float(first_usd)))
-    return decision_propose(job=one.rows.job, proposal=proposal, now=now, situation=one.facts.as_json())
+    cost = one.placed.wish.cost
+    if proposal is None or first_usd is None or cost is None:
+        return proposal
+    total = one.placed.facts.spent_usd + cost.expected
+    return replace(proposal, extra_usd=max(0.0, total - float(first_usd)))
+
+
+@dataclass
+class _Keeper:
+    """Stores proposals with what is needed to make them again; the past of an offer is kept once for all."""
+
+    now: dt.datetime
+    rules: dict[tuple[int, int | None, str], Rule]
+    pasts: dict[tuple[int, float], int] = field(default_factory=dict)
+
+    def propose(self, wanted: list[tuple[Planned, Proposal | None]]) -> list[Decision | None]:
+        """One answer per job, None where there was nothing to propose."""
+        offered = [
+            Offered(
+                one.rows.job, proposal, self._situation(one), any(d.subject == proposal.subject for d in one.rows.asks)
+            )
+            for one, proposal in wanted
+            if proposal is not None
+        ]
+        answers = iter(decisions_propose(offered=offered, rules=self.rules, now=self.now))
+        return [next(answers) if proposal is not None else None for _, proposal in wanted]
+
+    def _situation(self, one: Planned) -> dict[str, Any]:
+        """Enough to make the decision again: `jobs/planner_replays.py`."""
+        seen = one.seen
+        return {
+            "facts": seen.facts.as_json(),
+            "frame": one.frame.as_json(),
+            "slot_s": seen.slot_s,
+            "clock_s": seen.clock_s,
+            "made_for": asdict(seen.made_for),
+            "past": self._past(seen),
+        }
+
+    def _past(self, seen: Seen) -> int | None:
+        if seen.past is None or seen.offer is None:
+            return None
+        key = (seen.offer.pk, slot_of(seen.facts.time_left_s or 0.0, seen.slot_s))
+        if key not in self.pasts:
+            self.pasts[key] = past_keep(offer=seen.offer, slot_s=key[1], past=seen.past, now=self.now)
+        return self.pasts[key]
 
 
 def _withdraw(one: Planned, subject: str, now: dt.datetime, reason: str) -> None:
@@ -123,9 +171,9 @@ def _withdraw(one: Planned, subject: str, now: dt.datetime, reason: str) -> None
 
 
 def _spot_is_back(one: Planned) -> str:
-    spot = one.facts.spot
-    if spot is not None and spot.available >= one.facts.n_min:
-        return f"Spot is back: {spot.available} of {one.facts.n_max} in {spot.name}."
+    facts = one.placed.facts
+    if facts.spot is not None and facts.spot.available >= facts.n_min:
+        return f"Spot is back: {facts.spot.available} of {facts.n_max} in {facts.spot.name}."
     return "On-demand is not needed now."
 
 
@@ -133,21 +181,26 @@ def _state(one: Planned, made: list[Decision], now: dt.datetime) -> PlanState:
     state = one.rows.state or PlanState.objects.get(job=one.rows.job)
     state.planned_at = now
     state.waits_for = waits_for(one, made)[:200]
+    state.priority = one.priority.effective
     state.plan = _told(one, state.plan, now)
     return state
 
 
 def waits_for(one: Planned, made: list[Decision]) -> str:
     """Why the job has not what it wants, in words for the queue; empty where it lacks nothing."""
-    wish = one.today
-    open_asks = [d for d in (*made, *one.rows.asks) if d.status == "proposed"]
-    if one.held_back:
-        return one.held_back
-    if open_asks and one.ask is not None and not one.ask.standby and wish.size < one.wish.size:
+    facts, ask, wish = one.placed.facts, one.placed.ask, one.placed.today
+    open_asks = [d for d in (*made, *one.rows.asks) if d.status == "proposed" and d.kind != "preempt_job"]
+    if one.gave_way is not None:
+        back = f", back {one.gave_way['back']}" if one.gave_way.get("back") else ""
+        return f"gave way to {one.gave_way['name']} ({one.gave_way['decision']}){back}"
+    if one.placed.held_back:
+        return one.placed.held_back
+    if open_asks and ask is not None and not ask.standby and wish.size < one.placed.wish.size:
         return f"waits for an approval: {open_asks[0]}"
-    held, spot = one.facts.held, one.facts.spot
+    held, spot = facts.held, facts.spot
     if not wish.size:
-        return f"waits for spot in {spot.name}: {spot.available} of {one.facts.n_min}" if spot else "waits for an offer"
+        offer = " ".join(part for part in ("waits for an offer", facts.allowed) if part)
+        return f"waits for spot in {spot.name}: {spot.available} of {facts.n_min}" if spot else offer
     if held >= wish.size:
         return ""
     if spot is not None and spot.available < wish.spot:
@@ -157,7 +210,7 @@ def waits_for(one: Planned, made: list[Decision]) -> str:
 
 def _told(one: Planned, before: dict[str, Any], now: dt.datetime) -> dict[str, Any]:
     """The plan as pages, the API and the next epoch read it."""
-    facts, wanted, wish = one.facts, one.wish, one.today
+    facts, wanted, wish = one.placed.facts, one.placed.wish, one.placed.today
     total = facts.spent_usd + wanted.cost.expected if wanted.cost else None
     told: dict[str, Any] = {
         "at": now.isoformat(),
@@ -167,7 +220,14 @@ def _told(one: Planned, before: dict[str, Any], now: dt.datetime) -> dict[str, A
         "wanted": {"spot": wanted.spot, "on_demand": wanted.on_demand},
         "held": {"spot": facts.held_spot, "on_demand": facts.held_on_demand},
         "limits": {"n_min": facts.n_min, "n_max": facts.n_max},
-        "held_back": one.held_back,
+        "held_back": one.placed.held_back,
+        "priority": one.priority.as_json(),
+        "fall_per_usd": one.fall_per_usd,
+        "lacks": one.lacks,
+        "gave_way": one.gave_way,
+        "followed": {**asdict(facts.followed), "words": facts.followed.words, "outlook_of": wanted.outlook_of}
+        if uses_programme(facts)
+        else None,
         "cost_usd": _band(wanted.cost, facts.spent_usd),
         "finish_at": _moments(wanted.finish, now),
         "chance": wanted.chance,
@@ -223,13 +283,13 @@ def _moment(seconds: float | None, now: dt.datetime) -> str | None:
 
 def _point(one: Planned, state: PlanState, now: dt.datetime) -> PlanPoint | None:
     """A point of the curves, spaced wider the longer the job has been going."""
-    job, facts = one.rows.job, one.facts
+    job, facts, wish = one.rows.job, one.placed.facts, one.placed.wish
     last = state.plan.get("point_at")
     age_s = (now - (job.submitted_at or job.created_at)).total_seconds()
     if last and (now - dt.datetime.fromisoformat(last)).total_seconds() < age_s / POINTS:
         return None
     state.plan["point_at"] = now.isoformat()
-    finish = one.wish.finish
+    finish = wish.finish
     return PlanPoint(
         job=job,
         at=now,
@@ -238,7 +298,7 @@ def _point(one: Planned, state: PlanState, now: dt.datetime) -> PlanPoint | None
         spot=facts.held_spot,
         on_demand=facts.held_on_demand,
         finish_at=now + dt.timedelta(seconds=min(finish.expected, 3.15e8)) if finish else None,
-        cost_usd=facts.spent_usd + one.wish.cost.expected if one.wish.cost else None,
-        chance=one.wish.chance,
-        last_safe_at=now + dt.timedelta(seconds=one.wish.last_safe_s) if one.wish.last_safe_s is not None else None,
+        cost_usd=facts.spent_usd + wish.cost.expected if wish.cost else None,
+        chance=wish.chance,
+        last_safe_at=now + dt.timedelta(seconds=wish.last_safe_s) if wish.last_safe_s is not None else None,
     )

@@ -12,19 +12,24 @@ from jobs.clusters import backends
 from jobs.errors import Conflict, Invalid, StaleWrite
 from jobs.machines import AWS, SPOT_POLICIES, has_machines, planned_backend
 from jobs.models import Dataset, Job, JobShard
-from jobs.scheduler.rules import shard_loss, straggler
+from jobs.scheduler.rules import completion, shard_loss, straggler
 from jobs.services.commands import command_issue
 from jobs.services.deadlines import deadline_check
 from jobs.services.decisions import decisions_close
 from jobs.services.events import SYSTEM, Actor, event_append
 from jobs.services.methods import METHODS, forms_check, preference_errors
+from jobs.services.resources import resource_errors
 from jobs.services.transitions import state_move
 from jobs.states import JOB_OVER
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
-RULE_SETTINGS: dict[str, Any] = {shard_loss.RULE: shard_loss.Settings(), straggler.RULE: straggler.Settings()}
+RULE_SETTINGS: dict[str, Any] = {
+    shard_loss.RULE: shard_loss.Settings(),
+    straggler.RULE: straggler.Settings(),
+    completion.RULE: completion.Settings(),
+}
 TRAINING_DEFAULTS: dict[str, Any] = {
     "global_batch": 16,
     "micro_batch": 8,
@@ -83,13 +88,7 @@ def job_file_checked(config: dict[str, Any], training: dict[str, Any], backend: 
     """Raise `Invalid` for parts of a job file that could not be honoured here: nothing that was asked for is silently dropped."""
     errors: dict[str, list[str]] = {}
     resources = config.get("resources") or {}
-    for name in ("gpu", "max_price", "regions"):
-        if resources.get(name):
-            errors[f"resources.{name}"] = [
-                "The local backend runs on this machine only; leave this out."
-                if backend == "local"
-                else f"Where {backend} places workers is its operator's to say; leave this out."
-            ]
+    errors |= resource_errors(resources, backend)
     policies = SPOT_POLICIES if backend != "local" or (backend == planned_backend() and has_machines()) else ()
     if backend == AWS and resources.get("spot_policy") not in policies:
         errors["resources.spot_policy"] = [f"A job on {AWS} runs on machines that are bought for it: {', '.join(policies)}."]
@@ -312,7 +311,7 @@ def job_end(
                 actor=actor,
                 ended_at=now,
                 failure_class=failure_class,
-                failure_message=message,
+                failure_message="" if to == "succeeded" else message,
                 text=f"{job.name} {to}" + (f": {message}" if message else "."),
             )
             decisions_close(job=job, now=now, reason=f"The job is {to}.")

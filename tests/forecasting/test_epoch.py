@@ -3,10 +3,14 @@
 import numpy as np
 
 from forecasting.guard import guarded
+from forecasting.kernels import pack
+from forecasting.outlook import roll_basic
 from forecasting.policies.epoch import decide_many
 from forecasting.policies.hazards import ChainSettings
+from forecasting.policies.registry import make_policy
 from forecasting.policies.stochastic import StochasticProgram, build_tables, grid_cell
 from forecasting.problem import Job, Offer, Situation
+from forecasting.simulate import run_window
 from tests.forecasting.market_cases import elastic_job, random_market, single_job
 
 
@@ -53,3 +57,20 @@ def test_work_that_vanishes_or_is_added_changes_the_plan_at_once() -> None:
     converged = policy.decide(Situation(job, 1, 6.0, (dry,)))
     assert behind.n_on_demand > 0
     assert converged.size == 0
+
+
+def test_the_outlook_of_a_followed_policy_is_what_its_replay_comes_to() -> None:
+    """Along a path that is known, from the middle of a job: cost and end of the compiled rules against the replay."""
+    market = random_market(5, 4, num_slots=120, price=0.35)
+    job = elastic_job(work=40.0, deadline_slots=24)
+    start = 60
+    carried = np.tile(market.availability[start : start + 24], (2, 1)).astype(np.int64)
+    for name in ("SpotFirst", "UniformProgress", "OnDemandOnly"):
+        policy = make_policy(name)
+        replayed = run_window(policy, job, market, start)
+        cost, ends = roll_basic(
+            pack(job), policy.basic_code, 0, np.full(2, job.work), 0, 0, 0.0, carried, 0.35, 100
+        )  # fmt: skip
+        assert replayed.finish_slot == np.ceil(ends[0])
+        assert cost[0] <= replayed.cost <= cost[0] + 4 * job.on_demand_price, "a replay pays the last slot whole"
+        assert list(cost) == [cost[0]] * 2

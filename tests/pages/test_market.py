@@ -128,7 +128,7 @@ def test_the_page_takes_as_many_queries_for_nine_offers_as_for_three(django_asse
     for offer in Offer.objects.filter(is_spot=True):
         offer_forecast(offer=offer, now=timezone.now())
     client = signed_in(make_cast().viewer)
-    with django_assert_max_num_queries(28):
+    with django_assert_max_num_queries(29):
         client.get(reverse("market"))
-    with django_assert_max_num_queries(28):
+    with django_assert_max_num_queries(29):
         client.get(reverse("market") + "?region=us-west-2")

@@ -19,6 +19,8 @@ from jobs.previews import job_preview
 from jobs.selectors.jobs import job_lines
 from jobs.services.attempt_logs import log_read
 from jobs.services.balance import job_rebalance
+from jobs.services.boosts import job_boost
+from jobs.services.job_changes import job_change
 from jobs.services.jobs import job_cancel, job_pause, job_resume, job_submit
 from jobs.services.resizes import job_drain, job_resize
 from jobs.services.shard_stats import may_report, shard_stats_add
@@ -94,6 +96,16 @@ class Jobs(ReadDoor):
         job = job_written(viewer=self.viewer, data=data, sent=request.data, now=self.now)
         return Response(self.told(job), status=201)
 
+    @extend_schema(request=shape.JobChange, responses=shape.JobFull)
+    def partial_update(self, request: Request, id: str) -> Response:
+        """Another deadline or budget, or other limits on machines; a job that runs is planned anew at once.
+
+        Refused with numbers: a deadline that the steps left cannot meet, a budget that is spent, machines that nobody offers.
+        """
+        changes = self.body(shape.JobChange)
+        job = job_change(job=self.row("operator"), changes=changes, now=self.now, actor=self.actor)
+        return Response(self.told(job))
+
     @extend_schema(request=Nothing, responses=shape.PlanShape, methods=["GET"])
     @action(detail=True)
     def plan(self, request: Request, id: str) -> Response:
@@ -154,6 +166,31 @@ class Jobs(ReadDoor):
         rank = self.body(shape.DrainInput)["rank"]
         order = job_drain(job=self.row("operator"), rank=rank, now=self.now, actor=self.actor)
         return Response(CommandShape(order).data, status=202)
+
+    @extend_schema(request=shape.BoostInput, responses=shape.JobFull)
+    @action(detail=True, methods=["post"])
+    @idempotent
+    def boost(self, request: Request, id: str) -> Response:
+        """Put points on top of the job's priority, for all to see why. Points of 0 take a boost or a demotion back."""
+        return self._boosted(1)
+
+    @extend_schema(request=shape.BoostInput, responses=shape.JobFull)
+    @action(detail=True, methods=["post"])
+    @idempotent
+    def demote(self, request: Request, id: str) -> Response:
+        """Take points from the job's priority. Points of 0 take a boost or a demotion back."""
+        return self._boosted(-1)
+
+    def _boosted(self, sign: int) -> Response:
+        data = self.body(shape.BoostInput)
+        job = job_boost(
+            job=self.row("operator"),
+            points=sign * data["points"],
+            reason=data["reason"],
+            now=self.now,
+            actor=self.actor,
+        )
+        return Response(self.told(job))
 
     @extend_schema(request=shape.ReasonInput, responses=shape.JobFull)
     @action(detail=True, methods=["post"])

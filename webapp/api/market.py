@@ -14,6 +14,7 @@ from rest_framework.response import Response
 from jobs.models import FeedState, MarketForecast, Offer, QuarantinedQuote
 from jobs.selectors.forecasts import scores_of_offer
 from jobs.selectors.market_page import offers_listed, quotes_of
+from jobs.selectors.policy_weights import weights_of_offer
 from jobs.services.market import offer_level_confirm
 from webapp.api.door import Door, ReadDoor, idempotent
 from webapp.api.paging import whole
@@ -65,6 +66,12 @@ class Offers(ReadDoor):
     def scores(self, request: Request, id: str) -> Response:
         """How well each forecaster did on its past."""
         return Response(shape.ScoreShape(scores_of_offer(offer=self.row()), many=True).data)
+
+    @extend_schema(responses=shape.PolicyWeightsShape(many=True), filters=False)
+    @action(detail=True, pagination_class=None)
+    def policies(self, request: Request, id: str) -> Response:
+        """Which policy planned jobs of each kind follow on it, by replays of its past."""
+        return Response(shape.PolicyWeightsShape(weights_of_offer(offer=self.row()), many=True).data)
 
     @extend_schema(request=shape.ConfirmInput, responses=shape.OfferShape)
     @action(detail=True, methods=["post"])

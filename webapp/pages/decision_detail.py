@@ -56,6 +56,12 @@ EVIDENCE = {
     "step_time_rebalanced_s": ("With a smaller share for the slow worker", "s"),
     "changeover_s": ("Until the new workers train", "s"),
     "step": ("At step", ""),
+    "goal_steps": ("Of steps", "steps"),
+    "share_done": ("Share done", ""),
+    "target_loss": ("Target loss", "nats per token"),
+    "chance_target": ("Chance to reach the target within its steps", ""),
+    "fall_expected": ("Expected fall of the loss", "nats per token"),
+    "fall_steps": ("Over the next", "steps"),
     "paused_since_step": ("Paused since step", ""),
     **machine_decisions.EVIDENCE,
 }
@@ -107,7 +113,7 @@ def _evidence_line(name: str, value: Any) -> EvidenceLine | None:
         )
     if name in machine_decisions.SPANS:
         return EvidenceLine(label, formats.span(value), unit)
-    if name in ("share_high", "slow_share", "chance"):
+    if name in ("share_high", "slow_share", "chance", "share_done", "chance_target", "policy_weight"):
         return EvidenceLine(label, formats.percent(value), unit)
     if isinstance(value, bool):
         return EvidenceLine(label, "yes" if value else "no", unit)
@@ -192,6 +198,12 @@ def consequence(decision: Decision, args: dict[str, Any]) -> str:
     if decision.kind == "reweight_shards":
         weights = ", ".join(f"{key} to {formats.figures(w)}" for key, w in args.get("weights", {}).items())
         return f"Sampling weights change from the next control point on: {weights}. Other shards keep theirs."
+    if decision.kind in ("boost", "demote"):
+        sign = "+" if decision.kind == "boost" else "-"
+        return (
+            f"{decision.job.name} gets {sign}{formats.number(args.get('points'))} points in the queue for machines, from the next "
+            "plan on. An operator can take it back at any time."
+        )
     if decision.kind == "resize":
         size = formats.number(args.get("num_workers"))
         return (

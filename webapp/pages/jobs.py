@@ -14,6 +14,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_POST
 
 from jobs.errors import Conflict, DomainError, Invalid, NotFound
+from jobs.machines import is_planned
 from jobs.models import Job
 from jobs.previews import job_preview
 from jobs.selectors.datasets import datasets_with_samples
@@ -22,11 +23,13 @@ from jobs.selectors.job_page import job_page, log_tail
 from jobs.selectors.jobs import ORDERS, SHOWS, job_counts, job_lines, jobs_listed
 from jobs.selectors.plans import JobPlan
 from jobs.services.balance import job_rebalance
+from jobs.services.boosts import job_boost
 from jobs.services.events import Actor
+from jobs.services.job_changes import job_change
 from jobs.services.jobs import job_cancel, job_create, job_pause, job_resume, job_submit
 from jobs.services.resizes import job_drain, job_resize
 from webapp.pages.door import PageRequest, fetch_in_team, must, page
-from webapp.pages.forms.jobs import JobForm
+from webapp.pages.forms.jobs import JobChangeForm, JobForm
 from webapp.pages.once import once, once_number
 from webapp.pages.paging import chosen, paged
 from webapp.pages.planned import on_the_clock
@@ -120,6 +123,7 @@ def job(request: PageRequest, key: uuid.UUID) -> HttpResponse:
     # The head is fetched every few seconds: then the rest of the page need not be made.
     part = "partials/job_head.html" if request.htmx and request.htmx.target == "job-head" else "pages/job.html"
     context |= job_page(job=row, now=timezone.now())
+    context["change"] = JobChangeForm(job=row)
     if context["planned"]:
         context["planned_chart"] = on_the_clock(context["planned"]["chart"])
     return render(request, part, context)
@@ -184,7 +188,27 @@ def _drain(request: PageRequest, job: Job) -> str:
     return f"{job.name} goes on with {order.args['num_workers']} workers as soon as its trainer has saved its state."
 
 
+def _boost(request: PageRequest, job: Job) -> str:
+    typed = request.POST.get("points", "").strip()
+    if not typed.removeprefix("-").isdecimal() or len(typed) > 5:
+        raise Conflict(f"{typed[:20]!r} is not a number of points.")
+    reason = request.POST.get("reason", "")
+    job = job_boost(job=job, points=int(typed), reason=reason, now=timezone.now(), actor=Actor.person(request.user))
+    return f"{job.name} has {job.boost:+d} points on top of its priority of {job.priority}."
+
+
+def _change(request: PageRequest, job: Job) -> str:
+    form = JobChangeForm(request.POST, job=job)
+    if not form.is_valid():
+        raise Conflict(" ".join(str(message) for messages in form.errors.values() for message in messages))
+    job_change(job=job, changes=form.changes(), now=timezone.now(), actor=Actor.person(request.user))
+    if not form.changes():
+        raise Conflict(f"{job.name} has these limits already.")
+    return f"{job.name} is changed." + (" It is planned anew in a moment." if is_planned(job) else "")
+
+
 ACTIONS = {
+    "change": _change,
     "submit": _submit,
     "pause": _pause,
     "resume": _resume,
@@ -192,6 +216,7 @@ ACTIONS = {
     "resize": _resize,
     "rebalance": _rebalance,
     "drain": _drain,
+    "boost": _boost,
 }
 
 

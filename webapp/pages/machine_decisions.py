@@ -16,15 +16,25 @@ EVIDENCE = {
     "useful_for_s": ("An answer is of use for", ""),
     "chance": ("Chance with a yes", ""),
     "rule": ("What the plan rests on", ""),
+    "policy": ("Policy that decided", ""),
+    "policy_weight": ("Its weight with the selector", ""),
+    "policy_windows": ("Replayed windows behind it", "windows"),
     "spot_available": ("Spot to be had", "machines"),
     "spot_usd_per_hour": ("Price of spot", "USD an hour"),
     "on_demand_usd_per_hour": ("Price of on-demand", "USD an hour"),
     "changeover_s": ("A changeover takes", ""),
     "spent_usd": ("Spent so far", "USD"),
     "waiting_usd_per_hour": ("Waiting costs", "USD an hour"),
+    "priority": ("Its priority", "points"),
+    "priority_for": ("That of the job that comes first", "points"),
+    "needed": ("That job needs", "machines"),
+    "frees": ("It gives up", "machines"),
+    "unsaved_s": ("Since its last snapshot", ""),
+    "ran_s": ("It has run without a change for", ""),
+    "misses_deadline": ("It then misses its deadline", ""),
     "standby": ("Only when needed", ""),
 }
-SPANS = ("time_left_s", "last_safe_s", "useful_for_s", "changeover_s")
+SPANS = ("time_left_s", "last_safe_s", "useful_for_s", "changeover_s", "unsaved_s", "ran_s")
 
 
 def is_about_machines(decision: Decision) -> bool:
@@ -47,6 +57,8 @@ def follows_yes(decision: Decision, args: dict[str, Any]) -> str:
 
 def follows_no(decision: Decision) -> str:
     """What is expected without it."""
+    if decision.kind == "preempt_job":
+        return f"{decision.job.name} keeps its machines and is not asked again for a while; the other job goes on waiting."
     if decision.kind != "switch_to_on_demand":
         return f"{decision.job.name} keeps the machines it has. The planner looks again in a few minutes."
     told = _leads_to(decision.evidence.get("if_no"))

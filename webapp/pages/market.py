@@ -18,6 +18,7 @@ from jobs.models import Offer
 from jobs.selectors.feeds import feeds_overview, num_quarantined, quarantine_recent
 from jobs.selectors.forecasts import scores_of_offer
 from jobs.selectors.market_page import OfferLine, offer_choices, offer_lines, offers_listed
+from jobs.selectors.policy_weights import weights_of_offer
 from jobs.selectors.whatif import whatifs_of_offer
 from jobs.services.events import Actor
 from jobs.services.market import offer_level_confirm
@@ -72,6 +73,7 @@ def _detail(request: PageRequest, lines: list[OfferLine], now: dt.datetime) -> d
         "days": days,
         "all_days": DAYS,
         "scores": _by_target(scores_of_offer(offer=line.offer)),
+        "followed": weights_of_offer(offer=line.offer),
         "chart": chart_document(line=line, days=days, now=now),
         "ahead": ahead_table(line=line, now=now),
         "replays": replays,

@@ -7,9 +7,13 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from jobs.errors import NotFound
 from jobs.models import Decision
+from jobs.planner_replays import can_be_made_again, proposals_again
 from jobs.planning import RULES
-from jobs.scheduler.rules import straggler
+from jobs.scheduler import procurement, victims
+from jobs.scheduler.proposal import Proposal
+from jobs.scheduler.rules import completion, straggler
 from jobs.scheduler.situation import Situation
 
 
@@ -23,14 +27,13 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         decision = _find(options["decision"], options["team"])
-        if decision.rule not in (*RULES, straggler.RULE) or not decision.situation:
-            raise CommandError(f"{decision} was made by {decision.rule}, which is no rule that can be asked again.")
-        if decision.rule == straggler.RULE:
-            proposals = straggler.propose(straggler.StragglerFacts.from_json(decision.situation))
-        else:
-            proposals = RULES[decision.rule](Situation.from_json(decision.situation))
+        proposals = _again(decision)
         match = next((p for p in proposals if p.subject == decision.subject), None)
-        same = match is not None and match.evidence == decision.evidence and match.sentence == decision.sentence
+        same = (
+            match is not None
+            and (match.sentence, match.kind) == (decision.sentence, decision.kind)
+            and json.loads(json.dumps(match.evidence)) == decision.evidence
+        )
         answer = {
             "decision": str(decision),
             "same": same,
@@ -45,6 +48,24 @@ class Command(BaseCommand):
             self.stdout.write(f"  stored: {answer['stored']}\n  again:  {answer['again']}")
         if not same:
             raise CommandError("The rule answers otherwise now: its code or its settings have changed.")
+
+
+def _again(decision: Decision) -> list[Proposal]:
+    """What its rule proposes of the same situation."""
+    if decision.kind == victims.KIND:
+        return victims.proposals_again(decision.situation, decision.job_id)
+    if decision.rule == procurement.RULE and can_be_made_again(decision):
+        try:
+            return proposals_again(decision)
+        except NotFound as error:
+            raise CommandError(error.message) from error
+    if decision.rule not in (*RULES, straggler.RULE, completion.RULE) or not decision.situation:
+        raise CommandError(f"{decision} was made by {decision.rule}, which is no rule that can be asked again.")
+    if decision.rule == straggler.RULE:
+        return straggler.propose(straggler.StragglerFacts.from_json(decision.situation))
+    if decision.rule == completion.RULE:
+        return completion.propose(completion.CompletionFacts.from_json(decision.situation))
+    return RULES[decision.rule](Situation.from_json(decision.situation))
 
 
 def _find(word: str, team: str | None) -> Decision:

@@ -8,8 +8,31 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from jobs.models import Job
+from jobs.services.boosts import MAX_POINTS
 from jobs.services.jobs import FIDELITIES
 from webapp.api.shapes.fields import Input, InstantField, Named, PersonField, RowShape, StatefulShape
+
+
+class RangeShape(serializers.Serializer[Any]):
+    """An expected value with its 80 % range."""
+
+    expected = serializers.FloatField()
+    low = serializers.FloatField()
+    high = serializers.FloatField()
+
+
+class CompletionShape(serializers.Serializer[Any]):
+    """How far the loss is from its target."""
+
+    kind = serializers.CharField(help_text="power, or why nothing is forecast: short, flat, rising")
+    step = serializers.IntegerField(help_text="Steps done when it was fitted")
+    loss = serializers.FloatField(allow_null=True, help_text="Over the newest tenth of the curve, nats per token")
+    target = serializers.FloatField(allow_null=True)
+    ends = RangeShape(help_text="The step at which the job is expected to end: at its target, or with its last step")
+    chance = serializers.FloatField(allow_null=True, help_text="To reach the target within its steps")
+    fall = RangeShape(help_text="Of the loss over the next `fall_steps`")
+    fall_steps = serializers.IntegerField()
+    sentence = serializers.CharField(help_text="The same in words; empty without a target")
 
 
 class ProgressShape(serializers.Serializer[Any]):
@@ -20,6 +43,21 @@ class ProgressShape(serializers.Serializer[Any]):
     finish_low = serializers.DateTimeField(allow_null=True)
     finish_high = serializers.DateTimeField(allow_null=True)
     step_time_s = serializers.FloatField(allow_null=True)
+    completion = CompletionShape(allow_null=True, help_text="By the fit of its loss; null before the first one")
+
+
+class PriorityShape(serializers.Serializer[Any]):
+    """Points by which planned jobs of a team are ordered, and what they come from: docs/planning.md."""
+
+    effective = serializers.FloatField()
+    file = serializers.FloatField(help_text="Of the job file")
+    boost = serializers.FloatField(help_text="By a person or a decision")
+    completion = serializers.FloatField(help_text="0 to 2: how much of it is done")
+    improvement = serializers.FloatField(
+        help_text="-1 to 1: expected fall of the loss per USD, against the team's jobs"
+    )
+    slack = serializers.FloatField(help_text="0 to 3: how little time it has in hand before its deadline")
+    is_protected = serializers.BooleanField(help_text="So near its goal that it is never stopped for another")
 
 
 class JobShape(StatefulShape):
@@ -51,8 +89,11 @@ class JobShape(StatefulShape):
     progress = serializers.SerializerMethodField()
     waits_for = serializers.SerializerMethodField(help_text="What a planned job lacks, in words; empty: nothing")
     queue_place = serializers.SerializerMethodField(
-        help_text="Among the team's planned jobs that wait, by priority and age, from 1"
+        help_text="Among the team's planned jobs that wait, by effective priority and age, from 1"
     )
+    boost = serializers.IntegerField(help_text="Points on top of the priority; negative: demoted")
+    boost_reason = serializers.CharField()
+    effective_priority = serializers.SerializerMethodField(help_text="Of a planned job, as last planned; else null")
     cost_usd = serializers.SerializerMethodField(help_text="What its machines have cost so far")
 
     @extend_schema_field(ProgressShape)
@@ -65,6 +106,11 @@ class JobShape(StatefulShape):
     def get_queue_place(self, job: Job) -> int | None:
         place: int | None = self.context["lines"][job.pk].place
         return place
+
+    @extend_schema_field(PriorityShape(allow_null=True))
+    def get_effective_priority(self, job: Job) -> Any:
+        priority = self.context["lines"][job.pk].priority
+        return PriorityShape(priority).data if priority else None
 
     @extend_schema_field({"type": "string", "format": "decimal"})
     def get_cost_usd(self, job: Job) -> str:
@@ -132,8 +178,17 @@ class ResourcesPart(Input):
     gpu = serializers.CharField(max_length=80, required=False)
     nodes = NodesPart(required=False)
     spot_policy = serializers.CharField(max_length=40, required=False)
-    max_price = serializers.FloatField(min_value=0, max_value=1e6, required=False, help_text="USD per hour")
-    regions = serializers.ListField(child=serializers.CharField(max_length=80), max_length=200, required=False)
+    max_price = serializers.FloatField(
+        min_value=0, max_value=1e6, required=False, help_text="USD per hour that a machine may cost, spot or on-demand"
+    )
+    regions = serializers.ListField(
+        child=serializers.CharField(max_length=80), max_length=200, required=False, help_text="Where machines may stand"
+    )
+    policy = serializers.CharField(
+        max_length=40,
+        required=False,
+        help_text="selector (the usual), or a policy by name as SpotFirst or AHAP(6,2,0.8)",
+    )
 
 
 class SnapshotPart(Input):
@@ -181,6 +236,18 @@ class JobNew(Input):
     dry_run = serializers.BooleanField(default=False, help_text="Check and plan; create nothing")
 
 
+class JobChange(Input):
+    """What is to be different; null takes a limit away. What is not named stays."""
+
+    deadline = InstantField(required=False, allow_null=True)
+    budget_usd = serializers.DecimalField(max_digits=12, decimal_places=2, min_value=0, required=False, allow_null=True)
+    max_price = serializers.FloatField(min_value=0, max_value=1e6, required=False, allow_null=True)
+    regions = serializers.ListField(
+        child=serializers.CharField(max_length=80), max_length=200, required=False, allow_null=True
+    )
+    policy = serializers.CharField(max_length=40, required=False, allow_null=True)
+
+
 class ReasonInput(Input):
     reason = serializers.CharField(max_length=2000, required=False, allow_blank=True, default="")
 
@@ -189,6 +256,11 @@ class ResizeInput(Input):
     num_workers = serializers.IntegerField(
         min_value=1, max_value=4096, help_text="Within the job file's resources.nodes"
     )
+
+
+class BoostInput(Input):
+    points = serializers.IntegerField(min_value=0, max_value=MAX_POINTS)
+    reason = serializers.CharField(max_length=300, required=False, allow_blank=True, default="")
 
 
 class RebalanceInput(Input):
@@ -234,6 +306,9 @@ class PlanShape(serializers.Serializer[Any]):
     )
     first_spot = serializers.IntegerField(allow_null=True, help_text="Machines that it would begin with now")
     first_on_demand = serializers.IntegerField(allow_null=True)
+    policy = serializers.CharField(
+        help_text="Which policy decides for a planned job and why; empty where a plain rule does"
+    )
     reasons = serializers.ListField(child=serializers.CharField())
 
 

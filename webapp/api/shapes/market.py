@@ -81,3 +81,22 @@ class RefusedShape(serializers.Serializer):
 
 class ConfirmInput(Input):
     team = serializers.UUIDField(required=False, help_text="Whose history says that you did it")
+
+
+class PolicyWeightShape(serializers.Serializer):
+    policy = serializers.CharField()
+    weight = serializers.FloatField(help_text="0 to 1; all of a kind add up to 1")
+
+
+class PolicyWeightsShape(serializers.Serializer):
+    """Which policy the planner follows for one kind of job on an offer."""
+
+    kind = serializers.CharField(source="words")
+    leader = serializers.CharField(source="row.leader", help_text="Empty while fewer than four windows are replayed")
+    regret = serializers.FloatField(
+        source="row.regret", allow_null=True, help_text="Against the best policy, utility scaled to 1 per window"
+    )
+    num_windows = serializers.IntegerField(source="row.num_windows", help_text="Replayed windows")
+    replayed_until = serializers.DateTimeField(source="row.replayed_until", allow_null=True)
+    wanted_at = serializers.DateTimeField(source="row.wanted_at", help_text="When such a job was last planned on it")
+    weights = PolicyWeightShape(source="members", many=True)

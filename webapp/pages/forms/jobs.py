@@ -6,17 +6,19 @@ from typing import Any
 
 from django import forms
 from django.db.models import QuerySet
+from django.utils import timezone
 
+from forecasting.policies.registry import POLICIES
 from jobs.clusters import backends
-from jobs.machines import has_machines
-from jobs.models import Dataset
+from jobs.machines import has_machines, is_planned
+from jobs.models import Dataset, Job
 from jobs.services.jobs import TRAINING_DEFAULTS
 from webapp.pages.forms.base import OnceField, PageForm
 from webapp.pages.forms.moments import LocalMomentField, MomentForm
 
 TRAINING_FIELDS = ("global_batch", "micro_batch", "lr", "seq_len", "seed", "lora", "snapshot_every", "export_every")
 
-
+PLANNED_FIELDS = ("spot_policy", "min_workers", "policy", "max_price", "regions")
 SPOT_CHOICES = [
     ("prefer", "planned: spot where it can, on-demand where it must"),
     ("only", "planned: spot only"),
@@ -37,7 +39,9 @@ class JobForm(MomentForm, PageForm):
     )
     goal_steps = forms.IntegerField(label="Steps", initial=600, min_value=1, help_text="Optimizer steps to do")
     goal_loss = forms.FloatField(
-        label="Target loss", required=False, help_text="Nats per token; the job is still done by its steps"
+        label="Target loss",
+        required=False,
+        help_text="Nats per token; the job ends when its loss gets there, at the latest after its steps",
     )
     deadline = LocalMomentField(required=False)
     budget_usd = forms.DecimalField(label="Budget, USD", required=False, min_value=0, max_digits=12, decimal_places=2)
@@ -55,6 +59,17 @@ class JobForm(MomentForm, PageForm):
         required=False,
         min_value=1,
         help_text="Of a planned job; the workers above are its most",
+    )
+    policy = forms.ChoiceField(
+        choices=lambda: [("", "the selector: what has done best on the market"), *((name, name) for name in POLICIES)],
+        required=False,
+        help_text="Which policy decides for a planned job what to hold; the deadline guard is round each",
+    )
+    max_price = forms.FloatField(
+        label="Price at most", required=False, min_value=0, help_text="USD an hour for one machine, spot or on-demand"
+    )
+    regions = forms.CharField(
+        required=False, max_length=400, help_text="Where machines may stand, with commas; empty: anywhere"
     )
     method = forms.ChoiceField(
         choices=[("sft", "sft: answers to imitate"), ("dpo", "dpo: pairs of answers to prefer")],
@@ -76,7 +91,8 @@ class JobForm(MomentForm, PageForm):
         for name in TRAINING_FIELDS:
             self.fields[name].initial = TRAINING_DEFAULTS[name]
         if not has_machines():
-            del self.fields["spot_policy"], self.fields["min_workers"]
+            for name in PLANNED_FIELDS:
+                del self.fields[name]
 
     def clean(self) -> dict[str, Any]:
         data = super().clean() or self.cleaned_data
@@ -91,7 +107,14 @@ class JobForm(MomentForm, PageForm):
         if not policy:
             return {}
         nodes = {"min": self.cleaned_data.get("min_workers") or 1, "max": most}
-        return {"resources": {"spot_policy": policy, "nodes": nodes}}
+        regions = [word.strip() for word in self.cleaned_data["regions"].split(",") if word.strip()]
+        wanted = {
+            "policy": self.cleaned_data["policy"] or None,
+            "max_price": self.cleaned_data["max_price"],
+            "regions": regions or None,
+        }
+        given = {name: value for name, value in wanted.items() if value is not None}
+        return {"resources": {"spot_policy": policy, "nodes": nodes, **given}}
 
     def training(self) -> dict[str, Any]:
         """The settings for `job_create(training=…)`."""
@@ -113,6 +136,38 @@ class JobForm(MomentForm, PageForm):
             "num_workers",
         ]
         return {name: self.cleaned_data[name] for name in names}
+
+
+class JobChangeForm(MomentForm, PageForm):
+    """What may be changed of a job that is written already; an empty field is no limit."""
+
+    deadline = LocalMomentField(required=False)
+    budget_usd = forms.DecimalField(label="Budget, USD", required=False, min_value=0, max_digits=12, decimal_places=2)
+    policy = forms.CharField(required=False, max_length=40, help_text="selector, or a policy by name")
+    max_price = forms.FloatField(label="Price at most, USD an hour", required=False, min_value=0)
+    regions = forms.CharField(required=False, max_length=400, help_text="With commas; empty: anywhere")
+
+    def __init__(self, *args: Any, job: Job, **kwargs: Any) -> None:
+        resources = job.config.get("resources") or {}
+        deadline = timezone.localtime(job.deadline).strftime("%Y-%m-%dT%H:%M") if job.deadline else ""
+        initial = {
+            "deadline": deadline,
+            "budget_usd": job.budget_usd,
+            "policy": resources.get("policy", ""),
+            "max_price": resources.get("max_price"),
+            "regions": ", ".join(resources.get("regions") or []),
+        }
+        super().__init__(*args, initial=initial, prefix="change", **kwargs)
+        if not is_planned(job):
+            for name in ("policy", "max_price", "regions"):
+                del self.fields[name]
+
+    def changes(self) -> dict[str, Any]:
+        """The arguments of `job_change`: only what was touched."""
+        found = {name: self.cleaned_data[name] for name in self.changed_data}
+        if "regions" in found:
+            found["regions"] = [word.strip() for word in found["regions"].split(",") if word.strip()]
+        return {name: None if value in ("", []) else value for name, value in found.items()}
 
 
 class ReasonForm(PageForm):

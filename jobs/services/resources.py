@@ -1,0 +1,71 @@
+"""What a job file asks of machines, checked: what could not be honoured, or matched by nothing, is refused with what would be."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from django.db.models import Min, Q
+from django.utils import timezone
+
+from forecasting.policies.registry import make_policy
+from jobs.machines import SPOT_POLICIES, for_sale, planned_backend
+from jobs.models import Offer, Quote
+
+RECENT = dt.timedelta(days=14)  # a price that was seen within it may come again
+MAX_WINDOW = 24  # slots that a policy may forecast: an epoch waits for it
+
+Errors = dict[str, list[str]]
+
+
+def resource_errors(resources: dict[str, Any], backend: str) -> Errors:
+    """Field -> what is wrong, for `gpu`, `regions`, `max_price` and `policy`."""
+    if backend == planned_backend() and resources.get("spot_policy") in SPOT_POLICIES:
+        errors = {"resources.gpu": ["Machines are chosen by price; leave this out."]} if resources.get("gpu") else {}
+        return errors | _policy_errors(resources) | market_errors(resources)
+    hint = f"Where {backend} places workers is its operator's to say; leave this out."
+    if backend == planned_backend():
+        hint = "Only machines that are bought are chosen by this; leave it out, or name a spot_policy."
+    asked = [name for name in ("gpu", "max_price", "regions", "policy") if resources.get(name)]
+    return {f"resources.{name}": [hint] for name in asked}
+
+
+def _policy_errors(resources: dict[str, Any]) -> Errors:
+    name = resources.get("policy")
+    if name is None or name == "selector":
+        return {}
+    try:
+        policy = make_policy(str(name))
+    except ValueError as error:
+        return {"resources.policy": [f"{str(error).capitalize()}, or selector."]}
+    if getattr(policy, "window", 0) > MAX_WINDOW:
+        return {"resources.policy": [f"A window of at most {MAX_WINDOW} slots."]}
+    return {}
+
+
+def market_errors(resources: dict[str, Any]) -> Errors:
+    """What no offer could match. Where no offer is known yet nothing is refused."""
+    kinds = {"only": Q(is_spot=True), "never": Q(is_spot=False)}.get(str(resources.get("spot_policy")), Q())
+    offers = Offer.objects.filter(for_sale(), kinds)
+    if not offers.exists():
+        return {}
+    if where := resources.get("regions"):
+        there = offers.filter(region__in=where)
+        if not there.exists():
+            known = sorted(set(offers.values_list("region", flat=True)))
+            return {"resources.regions": [f"No machine is offered in {', '.join(where)}; there is {', '.join(known)}."]}
+        offers = there
+    if (most := resources.get("max_price")) is not None:
+        lowest = _lowest_usd(offers)
+        if lowest is not None and float(most) < lowest:
+            seen = f"The cheapest of these machines was ${lowest:,.4g} an hour in the last two weeks"
+            return {"resources.max_price": [f"{seen}; at ${float(most):,.4g} none could be bought."]}
+    return {}
+
+
+def _lowest_usd(offers: Any) -> float | None:
+    """The lowest price of the offers of late, or the last known one where none was told since."""
+    quotes = Quote.objects.filter(offer__in=offers, price_usd_per_hour__isnull=False)
+    recent = quotes.filter(at__gte=timezone.now() - RECENT).aggregate(low=Min("price_usd_per_hour"))["low"]
+    low = recent if recent is not None else quotes.order_by("-at").values_list("price_usd_per_hour", flat=True).first()
+    return None if low is None else float(low)

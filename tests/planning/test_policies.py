@@ -1,0 +1,220 @@
+"""Which policy decides for a planned job, what it may buy, and that its decisions can be made again."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from django.test import Client
+from django.urls import reverse
+
+from forecasting.policies.registry import PLANNING_POOL, PROGRAMME
+from jobs.epoch import plans_tick
+from jobs.errors import Invalid
+from jobs.models import Command, Decision, Job, MarketPast, PlanState, PolicyWeights
+from jobs.previews import job_preview
+from jobs.services.job_changes import job_change
+from jobs.services.market_pasts import KEEP, pasts_prune
+from jobs.services.resources import resource_errors
+from tests.factories import NOW, make_cast, make_team
+from tests.planning.world import hold, make_market, on_demand_offer, planned_job, train
+from workers.policies import policies_tick
+
+pytestmark = pytest.mark.django_db
+
+
+def later(seconds: float) -> dt.datetime:
+    return NOW + dt.timedelta(seconds=seconds)
+
+
+def plan(job: Job) -> dict[str, Any]:
+    found: dict[str, Any] = PlanState.objects.get(job=job).plan
+    return found
+
+
+def again(decision: Decision) -> dict[str, Any]:
+    out = io.StringIO()
+    call_command("replay_decision", str(decision.uuid), "--json", stdout=out)
+    found: dict[str, Any] = json.loads(out.getvalue())
+    return found
+
+
+@pytest.mark.parametrize("name", ["OnDemandOnly", "SpotFirst", "UniformProgress", "AHANP(0.05)", "AHAP(3,1,0.8)"])
+def test_a_job_follows_the_policy_that_its_file_names_and_says_so(name: str) -> None:
+    make_market(spot=4)
+    job = planned_job(resources={"policy": name})
+    made = plans_tick(now=NOW)
+    told = plan(job)
+    assert told["followed"]["policy"] == name
+    assert name in told["followed"]["words"]
+    assert 0 <= told["chance"] <= 1
+    assert told["cost_usd"]["low"] <= told["cost_usd"]["expected"] <= told["cost_usd"]["high"]
+    own = name in ("OnDemandOnly", "SpotFirst", "UniformProgress")
+    assert told["followed"]["outlook_of"] == (name if own else PROGRAMME), "whose outlook it is"
+    if name == "OnDemandOnly":
+        assert told["wanted"]["on_demand"] == 4
+    if name == "SpotFirst":
+        assert told["wanted"] == {"spot": 4, "on_demand": 0}
+        assert "is all the spot there is (SpotFirst)" in told["sentence"]
+    assert made
+    assert made[0].evidence["policy"] == name
+    assert again(made[0])["same"]
+
+
+def test_the_selector_is_the_default_and_follows_what_leads_on_the_market_for_jobs_of_the_kind() -> None:
+    make_market(spot=4)
+    job = planned_job()
+    plans_tick(now=NOW)
+    assert plan(job)["followed"]["policy"] == PROGRAMME
+    row = PolicyWeights.objects.get()
+    assert row.wanted_at == NOW
+    PolicyWeights.objects.update(leader="SpotFirst", weight=0.75, regret=0.02, num_windows=9)
+    Job.objects.filter(pk=job.pk).update(deadline=later(10 * 3600 + 300))
+    plans_tick(now=later(301))
+    told = plan(job)["followed"]
+    assert (told["policy"], told["asked"], told["num_windows"]) == ("SpotFirst", "selector", 9)
+    assert told["words"] == "SpotFirst, the selector's choice with 75% of the weight after 9 windows"
+    assert "SpotFirst" in job_preview(job=job, now=later(302)).policy
+    assert PolicyWeights.objects.get().wanted_at == later(301)
+
+
+def test_the_deadline_guard_is_round_every_policy() -> None:
+    """Spot first would wait for spot; there is no time to."""
+    make_market(spot=0)
+    job = planned_job(hours=5.2, resources={"policy": "SpotFirst"})
+    asked = next(d for d in plans_tick(now=NOW) if d.kind == "switch_to_on_demand")
+    assert asked.args["on_demand"] == 4
+    assert plan(job)["rule"] == "guard"
+    assert again(asked)["same"]
+
+
+def test_weights_are_learnt_window_by_window_and_the_best_policy_leads() -> None:
+    """On a market where spot is always to be had, whoever buys on-demand of its own will earns less."""
+    offer = make_market(spot=4, past=[4] * 400)
+    cast = make_cast()
+    planned_job(cast.team, nodes=(1, 2))
+    plans_tick(now=NOW)
+    assert policies_tick(now=NOW, budget_s=0.0) == 1, "a tick is short"
+    row = PolicyWeights.objects.get()
+    assert (row.num_windows, row.leader) == (1, ""), "one window is not enough to follow anybody"
+    assert policies_tick(now=NOW, budget_s=1e9) >= 0
+    while PolicyWeights.objects.get().looked_at is None:
+        policies_tick(now=NOW, budget_s=1e9)
+    row = PolicyWeights.objects.get()
+    assert row.num_windows >= 8
+    weights = dict(zip(row.state["names"], row.state["log_weights"], strict=True))
+    assert set(weights) == set(PLANNING_POOL)
+    assert min(weights, key=lambda name: weights[name]) == "OnDemandOnly"
+    assert row.leader != "OnDemandOnly"
+    assert policies_tick(now=later(60)) == 0, "no window has ended since"
+    client = Client()
+    client.force_login(cast.viewer)
+    page = client.get(reverse("market"), {"offer": str(offer.uuid)}).content.decode()
+    assert "Whom planned jobs follow here" in page
+    assert row.leader in page
+
+
+def test_decisions_of_jobs_that_shared_a_pass_are_made_again_one_by_one() -> None:
+    offer = make_market(spot=12)
+    team = make_team()
+    jobs = [planned_job(team, hours=hours, goal_steps=steps) for hours, steps in ((5.2, 900), (8.0, 700), (10.0, 1200))]
+    train(jobs[1], workers=2, steps=100, step_time_s=20.0)
+    hold(jobs[1], offer, 1)
+    hold(jobs[1], on_demand_offer(), 1)
+    made = plans_tick(now=NOW)
+    assert len(made) == 3
+    assert MarketPast.objects.count() == 1, "the market's past is kept once"
+    for decision in made:
+        answer = again(decision)
+        assert answer["same"], (answer["stored"], answer["again"])
+    pasts_prune(now=NOW + KEEP + dt.timedelta(days=1))
+    with pytest.raises(CommandError, match="forgotten"):
+        again(made[0])
+
+
+def test_machines_are_bought_only_where_and_for_what_the_file_says() -> None:
+    """The dear offer is the only one that is allowed; above its price nothing is."""
+    make_market(spot=4, zone="a", price=1.0)
+    dear = make_market(spot=4, zone="b", price=2.0)
+    type(dear).objects.filter(pk=dear.pk).update(region="far")
+    here, cheap = (
+        planned_job(resources={"regions": ["far"]}), planned_job(hours=6.0, resources={"max_price": 0.5})
+    )  # fmt: skip
+    never = planned_job(policy="never", resources={"max_price": 2.5})
+    plans_tick(now=NOW)
+    assert Command.objects.get(job=here, kind="procure").args["offer"] == str(dear.uuid)
+    assert not Command.objects.filter(job__in=(cheap, never), kind="procure").exists()
+    assert PlanState.objects.get(job=cheap).waits_for == "waits for an offer for $0.5 an hour or less"
+
+
+@pytest.mark.parametrize(
+    ("resources", "field", "hint"),
+    [
+        ({"regions": ["mars"]}, "regions", "there is sim"),
+        ({"max_price": 0.4}, "max_price", "was $1 an hour"),
+        ({"spot_policy": "never", "max_price": 2}, "max_price", "was $3 an hour"),
+        ({"policy": "Guess"}, "policy", "Unknown policy"),
+        ({"policy": "AHAP(99,9,0.8)"}, "policy", "at most 24 slots"),
+        ({"gpu": "H100"}, "gpu", "chosen by price"),
+        ({"spot_policy": "auto", "policy": "SpotFirst"}, "policy", "name a spot_policy"),
+    ],
+)
+def test_what_nothing_could_match_is_refused_with_what_there_is(resources: Any, field: str, hint: str) -> None:
+    make_market(spot=4)
+    (errors,) = (resource_errors({"spot_policy": "prefer", **resources}, "local")[f"resources.{field}"],)
+    assert hint in errors[0]
+
+
+def test_what_can_be_matched_is_accepted() -> None:
+    make_market(spot=4)
+    wanted = {"spot_policy": "prefer", "regions": ["sim"], "max_price": 1.5, "policy": "AHAP(6,2,0.8)~0.3"}
+    assert resource_errors(wanted, "local") == {}
+
+
+def test_a_new_deadline_is_planned_at_once_and_stands_in_the_history() -> None:
+    make_market(spot=0)
+    cast = make_cast()
+    job = planned_job(cast.team, hours=40.0)
+    plans_tick(now=NOW)
+    client = Client()
+    client.force_login(cast.operator)
+    assert "Change the limits" in client.get(reverse("job", args=[job.uuid])).content.decode()
+    job_change(job=job, changes={"deadline": later(5.2 * 3600), "budget_usd": Decimal(99)}, now=later(10), actor=_actor(cast))
+    event = job.events.get(kind="job.changed")
+    assert "deadline" in event.text
+    assert event.data["budget_usd"] == [None, "99"]
+    made = plans_tick(now=later(11))
+    assert [d.kind for d in made] == ["switch_to_on_demand"], "what was far away is urgent now"
+    again_changed = job_change(job=job, changes={"budget_usd": Decimal(99)}, now=later(12), actor=_actor(cast))
+    assert again_changed.events.filter(kind="job.changed").count() == 1, "nothing was changed"
+
+
+def test_a_deadline_or_budget_that_cannot_be_is_refused_with_the_numbers() -> None:
+    offer = make_market(spot=4)
+    cast = make_cast()
+    job = planned_job(cast.team, hours=10.0)
+    plans_tick(now=NOW)
+    hold(job, offer, 4, since=later(-3600))
+    for changes, hint in (
+        ({"deadline": later(3600)}, "take 5.00 h, and 1.00 h are left"),
+        ({"budget_usd": 3}, "$4.00 are spent already"),
+        ({"regions": ["mars"]}, "there is sim"),
+    ):
+        with pytest.raises(Invalid) as refusal:
+            job_change(job=job, changes=changes, now=NOW, actor=_actor(cast))
+        assert hint in str(refusal.value.extra["fields"])
+    job.refresh_from_db()
+    assert job.budget_usd is None
+    assert not job.events.filter(kind="job.changed").exists()
+
+
+def _actor(cast: Any) -> Any:
+    from jobs.services.events import Actor
+
+    return Actor.person(cast.operator)
