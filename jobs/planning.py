@@ -8,15 +8,17 @@ from collections.abc import Callable
 from jobs.deadlines import deadline_facts
 from jobs.machines import is_planned
 from jobs.models import Decision, Job, SignalState
+from jobs.scheduler.completion import Completion
 from jobs.scheduler.outcomes import shard_outcome
 from jobs.scheduler.proposal import Proposal
-from jobs.scheduler.rules import deadline, shard_loss, straggler
+from jobs.scheduler.rules import completion, deadline, shard_loss, straggler
 from jobs.scheduler.situation import Situation
+from jobs.services.completion import completion_update
 from jobs.services.decisions import decision_measured, decision_propose, decision_withdraw
 from jobs.services.hardness import hardness_record
 from jobs.services.methods import can_be_augmented
 from jobs.services.plans import pace_check
-from jobs.situations import series_level, situation_build
+from jobs.situations import past_decisions, series_level, situation_build
 from jobs.stragglers import pace_measured, straggler_facts
 
 RULES: dict[str, Callable[[Situation], list[Proposal]]] = {shard_loss.RULE: shard_loss.propose}
@@ -46,7 +48,9 @@ def job_evaluate(*, job: Job, now: dt.datetime) -> list[Decision]:
     if is_planned(job):
         pace_check(job=job, step_time_s=situation.step_time_s, now=now)
     hardness_record(job=job, situation=situation, now=now)
-    return made + deadline_evaluate(job=job, now=now) + stragglers_evaluate(job=job, now=now)
+    found = completion_update(job=job, now=now)
+    made += deadline_evaluate(job=job, now=now) + stragglers_evaluate(job=job, now=now)
+    return made + (priority_evaluate(job=job, found=found, now=now) if is_planned(job) else [])
 
 
 def deadline_evaluate(*, job: Job, now: dt.datetime) -> list[Decision]:
@@ -67,6 +71,16 @@ def stragglers_evaluate(*, job: Job, now: dt.datetime) -> list[Decision]:
     _withdraw_stale(job, straggler.RULE, {p.subject for p in proposals}, now)
     stored = facts.as_json() if facts is not None else {}
     made = (decision_propose(job=job, proposal=p, now=now, situation=stored) for p in proposals)
+    return [decision for decision in made if decision is not None]
+
+
+def priority_evaluate(*, job: Job, found: Completion, now: dt.datetime) -> list[Decision]:
+    """Ask the rule for the job's place in the queue; a standing proposal that it would no longer make closes itself."""
+    past = past_decisions(job=job, rule=completion.RULE, now=now)
+    facts = completion.CompletionFacts(found, job.boost, past, job.config.get("rules", {}).get(completion.RULE, {}))
+    proposals = completion.propose(facts)
+    _withdraw_stale(job, completion.RULE, {p.subject for p in proposals}, now)
+    made = (decision_propose(job=job, proposal=p, now=now, situation=facts.as_json()) for p in proposals)
     return [decision for decision in made if decision is not None]
 
 

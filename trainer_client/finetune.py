@@ -168,6 +168,7 @@ def _conclude(trainer: BidirectionalMixin, session: Session) -> int:
     leave, step = trainer.leave, trainer.state.global_step
     if leave is None:
         trainer.saver.save(step)  # waits for one that is still being written
+    if leave is None or leave.outcome == "done":
         if trainer.options.eval_every:
             trainer.evaluate_held_out(step)
         if trainer.options.export_every:

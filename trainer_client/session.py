@@ -298,5 +298,8 @@ class Session:
         return lambda: setattr(self, "_held", False)
 
     def _stop(self, args: dict[str, Any], data: bytes | None, step: int) -> Commit:
-        leave = Leave("stopped", protocol.EXIT_STOPPED, str(args.get("reason") or "stopped by directive"))
+        """With `outcome: done` the goal is reached: the run ends as if it had done its last step."""
+        reached = args.get("outcome") == "done"
+        outcome, code = ("done", protocol.EXIT_DONE) if reached else ("stopped", protocol.EXIT_STOPPED)
+        leave = Leave(outcome, code, str(args.get("reason") or "stopped by directive"))
         return lambda: self.request_leave(leave)

@@ -25,6 +25,8 @@ class Job(StatefulModel):
     deadline_passed_at = models.DateTimeField(null=True, help_text="When it was said that the deadline is missed")
     budget_usd = models.DecimalField(max_digits=12, decimal_places=2, null=True, blank=True)
     priority = models.SmallIntegerField(default=0, help_text="Higher goes first")
+    boost = models.SmallIntegerField(default=0, help_text="Points on top of the priority; negative: demoted")
+    boost_reason = models.CharField(max_length=300, blank=True)
     backend = models.CharField(max_length=32, default="local")
     num_workers = models.PositiveIntegerField(default=1)
     drained = models.JSONField(default=list, help_text="Places whose workers were drained, oldest first")

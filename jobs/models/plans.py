@@ -16,6 +16,7 @@ class PlanState(models.Model):
     planned_at = models.DateTimeField(null=True)
     changed_at = models.DateTimeField(null=True, help_text="When the wanted numbers of machines last changed")
     waits_for = models.CharField(max_length=200, blank=True, help_text="Why it has not what it wants, for the queue")
+    priority = models.FloatField(default=0.0, help_text="Effective: jobs/scheduler/priority.py; the queue's order")
     plan = models.JSONField(default=dict, help_text="The last plan: jobs/scheduler/outlook.py")
 
     class Meta:

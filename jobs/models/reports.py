@@ -64,4 +64,4 @@ class SignalState(models.Model):
     job = models.OneToOneField(Job, models.CASCADE, related_name="signal_state")
     evaluated_step = models.IntegerField(default=-1)
     evaluated_at = models.DateTimeField(null=True)
-    data = models.JSONField(default=dict)
+    completion = models.JSONField(default=dict, help_text="jobs.scheduler.completion.Completion, as last fitted")

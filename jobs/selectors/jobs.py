@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 from django.db.models import Count, F, Q, QuerySet
 
@@ -33,6 +34,7 @@ class JobLine:
     cost_usd: Decimal
     waits_for: str = ""  # what a planned job lacks, in words
     place: int | None = None  # among the team's planned jobs that wait, by priority and then by age
+    priority: dict[str, Any] | None = None  # of a planned job: jobs.scheduler.priority.Priority as last worked out
 
     @property
     def margin_s(self) -> float | None:
@@ -53,22 +55,30 @@ def jobs_listed(*, viewer: Viewer, team: Team, show: str = "all", order: str = "
 
 
 def job_lines(*, jobs: Iterable[Job], now: dt.datetime) -> list[JobLine]:
-    """Jobs with progress and cost. Four queries, however many jobs, and one more where planned jobs wait."""
+    """Jobs with progress and cost. Five queries, however many jobs, and one more where planned jobs wait."""
     jobs = list(jobs)
     progress = progresses(jobs=jobs, now=now)
     spent = job_costs_usd(jobs=jobs, now=now)
-    waits = dict(PlanState.objects.filter(job__in=jobs, waits_for__gt="").values_list("job_id", "waits_for"))
+    states = {s.job_id: s for s in PlanState.objects.filter(job__in=jobs)}
+    waits = any(state.waits_for for state in states.values())
     places = queue_places(teams={job.team_id for job in jobs}) if waits else {}
     return [
-        JobLine(job, progress[job.pk], spent.get(job.pk, Decimal(0)), waits.get(job.pk, ""), places.get(job.pk))
+        JobLine(job, progress[job.pk], spent.get(job.pk, Decimal(0)), *_queue(states.get(job.pk), places))
         for job in jobs
     ]
+
+
+def _queue(state: PlanState | None, places: dict[int, int]) -> tuple[str, int | None, dict[str, Any] | None]:
+    """What it waits for, at which place, and with which priority."""
+    if state is None:
+        return "", None, None
+    return state.waits_for, places.get(state.job_id), state.plan.get("priority")
 
 
 def queue_places(*, teams: set[int]) -> dict[int, int]:
     """Planned job that waits for something -> its place in its team's queue, from 1. One query."""
     waiting = Job.objects.filter(team__in=teams, status__in=JOB_ACTIVE, plan_state__waits_for__gt="")
-    rows = waiting.order_by("-priority", "submitted_at", "pk").values_list("pk", "team_id")
+    rows = waiting.order_by("-plan_state__priority", "submitted_at", "pk").values_list("pk", "team_id")
     places: dict[int, int] = {}
     seen: Counter[int] = Counter()
     for pk, team in rows:

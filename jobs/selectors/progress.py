@@ -9,7 +9,8 @@ from statistics import median
 
 from django.db.models import Max
 
-from jobs.models import Attempt, Job, Worker
+from jobs.models import Attempt, Job, SignalState, Worker
+from jobs.scheduler.completion import Completion, Range
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,10 @@ class Pace:
 
 @dataclass(frozen=True)
 class Progress:
-    """`share` of the goal done; `finish_at` by the recent pace, `finish_low`..`finish_high` by the faster and slower of both."""
+    """`share` of the steps done; `finish_at` by the recent pace, `finish_low`..`finish_high` by the faster and slower of both.
+
+    Where a target loss is expected to end the job before its last step, the finish is that of the target, with its range.
+    """
 
     step: int
     goal: int
@@ -31,6 +35,7 @@ class Progress:
     finish_low: dt.datetime | None = None
     finish_high: dt.datetime | None = None
     step_time_s: float | None = None
+    completion: Completion | None = None
 
     def margin_s(self, deadline: dt.datetime | None) -> float | None:
         """Seconds between the expected finish and the deadline; negative when late."""
@@ -63,22 +68,37 @@ def paces(*, attempts: Iterable[Attempt], now: dt.datetime) -> dict[int, Pace]:
     return found
 
 
-def progress_of(job: Job, pace: Pace, now: dt.datetime) -> Progress:
+def progress_of(job: Job, pace: Pace, now: dt.datetime, completion: Completion | None = None) -> Progress:
     """Where the job stands. Only a running job has an expected finish."""
     share = min(1.0, job.current_step / job.goal_steps)
-    left = max(0, job.goal_steps - job.current_step)
     step_times = [t for t in (pace.recent_s, pace.mean_s) if t]
     if job.status != "running" or not step_times:
-        return Progress(job.current_step, job.goal_steps, share)
-    ends = [now + dt.timedelta(seconds=left * t) for t in step_times]
-    return Progress(job.current_step, job.goal_steps, share, ends[0], min(ends), max(ends), step_times[0])
+        return Progress(job.current_step, job.goal_steps, share, completion=completion)
+    goal = float(job.goal_steps)
+    early = completion is not None and completion.ends_early
+    ends = completion.ends if completion is not None and early else Range(goal, goal, goal)
+
+    def at(step: float, step_time_s: float) -> dt.datetime:
+        return now + dt.timedelta(seconds=max(0.0, step - job.current_step) * step_time_s)
+
+    return Progress(
+        job.current_step, job.goal_steps, share, at(ends.expected, step_times[0]), at(ends.low, min(step_times)),
+        at(ends.high, max(step_times)), step_times[0], completion,
+    )  # fmt: skip
 
 
 def progresses(*, jobs: Iterable[Job], now: dt.datetime) -> dict[int, Progress]:
-    """Job id -> progress, in two queries."""
+    """Job id -> progress, in three queries."""
     jobs = list(jobs)
     pace = paces(attempts=newest_attempts(jobs=jobs).values(), now=now)
-    return {job.pk: progress_of(job, pace.get(job.pk, Pace()), now) for job in jobs}
+    fits = completions(jobs=jobs)
+    return {job.pk: progress_of(job, pace.get(job.pk, Pace()), now, fits.get(job.pk)) for job in jobs}
+
+
+def completions(*, jobs: Iterable[Job]) -> dict[int, Completion]:
+    """Job id -> how far it is from its target, as last fitted. One query."""
+    rows = SignalState.objects.filter(job__in=[job.pk for job in jobs]).exclude(completion={})
+    return {pk: Completion.from_json(data) for pk, data in rows.values_list("job_id", "completion")}
 
 
 def changeover_s(*, job: Job) -> float | None:

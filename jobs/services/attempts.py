@@ -145,7 +145,7 @@ def _settle_job(attempt: Attempt, outcome: str, word: dict[str, Any], now: dt.da
     if job.status == "queued" and outcome in ("done", "stopped"):  # it ran while no word of it came through
         state_move(job, "running", now=now, started_at=attempt.created_at, text=f"{job.name} ran unheard.")
     if outcome == "done":
-        job_end(job=job, to="succeeded", now=now)
+        job_end(job=job, to="succeeded", now=now, message=(word.get("message") or "") if _ended_early(attempt) else "")
     elif outcome == "stopped":
         job_end(job=job, to="cancelled", now=now, message=word.get("message") or "Stopped by directive.")
     elif outcome == "failed" and (failure_class := _given_up(job, word)) is not None:
@@ -157,6 +157,11 @@ def _settle_job(attempt: Attempt, outcome: str, word: dict[str, Any], now: dt.da
         job_end(job=job, to="failed", now=now, failure_class="user_error", message=message)
     else:
         _recover(job, now, outcome)
+
+
+def _ended_early(attempt: Attempt) -> bool:
+    """Whether its trainer was told that the goal is reached."""
+    return attempt.directives.filter(action="stop", args__outcome="done").exclude(status="refused").exists()
 
 
 def _given_up(job: Job, word: dict[str, Any]) -> str | None:

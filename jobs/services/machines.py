@@ -16,7 +16,7 @@ from jobs.selectors.reserves import price_now
 from jobs.services.commands import command_issue
 from jobs.services.events import event_append
 from jobs.services.instances import instance_terminating
-from jobs.services.plans import plan_ask
+from jobs.services.plans import plan_ask, plans_ask_waiting
 from jobs.services.resizes import moves_nudge
 from jobs.services.transitions import state_move
 
@@ -134,6 +134,7 @@ def machine_gone(*, instance: Instance, now: dt.datetime, ended_at: dt.datetime 
     )
     if not was_asked and instance.job is not None:
         plan_ask(job=instance.job, now=now, why="A machine was taken.")
+    plans_ask_waiting(team=instance.team, now=now)
     _nudge(instance, now)
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 
-from jobs.models import Job, PlanState
+from django.db.models import Q
+
+from jobs.models import Job, PlanState, Team
+from jobs.states import JOB_ACTIVE
 
 PACE_MOVE = 0.3  # a step time that is off by such a share is news
 PACE_CHANGED = "Its pace has changed."
 FIRST = "Its first plan."
+ROOM = "Machines of the team have ended."
+MAX_ASKED = 8  # that wait for room are planned at once; the others at their time
 
 
 def plan_ask(*, job: Job, now: dt.datetime, why: str) -> None:
@@ -16,6 +21,17 @@ def plan_ask(*, job: Job, now: dt.datetime, why: str) -> None:
     state, is_new = PlanState.objects.get_or_create(job=job, defaults={"due_at": now, "why": why[:200]})
     if not is_new:
         PlanState.objects.filter(pk=state.pk, due_at__gt=now).update(due_at=now, why=why[:200])
+
+
+def plans_ask_waiting(*, team: Team, now: dt.datetime) -> None:
+    """Machines have ended: those that wait for room and come first are planned at once."""
+    of_use = Q()
+    for words in ("team quota", "gave way", "waits for spot"):
+        of_use |= Q(waits_for__startswith=words)
+    waiting = PlanState.objects.filter(of_use, job__team=team, job__status__in=JOB_ACTIVE, due_at__gt=now)
+    first = list(waiting.order_by("-priority", "job__submitted_at", "pk").values_list("pk", flat=True)[:MAX_ASKED])
+    if first:
+        PlanState.objects.filter(pk__in=first, due_at__gt=now).update(due_at=now, why=ROOM)
 
 
 def plan_change_noted(*, job: Job, now: dt.datetime) -> None:

@@ -22,6 +22,8 @@ KINDS = (
     "resize",
     "rebalance",
     "drain_worker",
+    "boost",
+    "demote",
     *procurement.KINDS,
 )
 LIMITS = (
@@ -35,7 +37,8 @@ LIMITS = (
     "min_confidence",
 )
 # Without a rule a person is asked; only what a planned job does all the time within its budget happens by itself.
-AUTONOMY_UNSET = dict.fromkeys((kind for kind in procurement.KINDS if kind != "switch_to_on_demand"), "auto")
+ASKED = ("switch_to_on_demand", "preempt_job")
+AUTONOMY_UNSET = dict.fromkeys((kind for kind in procurement.KINDS if kind not in ASKED), "auto")
 SAVERS = ("release", "idle")  # they end spending, so that nobody has to say yes twice
 
 

@@ -25,10 +25,13 @@ ABOUT = {
     "resize": "Go on with more workers when the deadline would be missed.",
     "rebalance": "Give a slow worker fewer micro-batches of each step, and back when it has recovered.",
     "drain_worker": "Go on without a worker that is too slow to be worth its place.",
+    "boost": "Let a planned job that is nearly done go before others.",
+    "demote": "Let a planned job that hardly improves any more come after others.",
     "procure": "Buy spot machines for a planned job, and on-demand ones that an approval covers.",
     "release": "Give machines of a planned job back.",
     "switch_to_on_demand": "Buy on-demand machines for a planned job, up to a cap.",
     "migrate": "Move a planned job to another spot offer.",
+    "preempt_job": "Let a planned job save its state and make room for one that comes first.",
     "idle": "Hold no machines for a planned job for now.",
 }
 

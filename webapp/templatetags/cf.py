@@ -38,6 +38,14 @@ def change(value: Any, digits: int = 3) -> str:
 
 
 @register.filter
+def signed(value: Any) -> str:
+    """Points with their sign: +2.5, 0."""
+    if not formats.known(value):
+        return formats.NONE
+    return f"{value:+.3g}" if value else "0"
+
+
+@register.filter
 def loss_change(value: Any) -> str:
     """A change of loss in nats per token: three decimals say enough."""
     if not formats.known(value):

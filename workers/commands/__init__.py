@@ -3,6 +3,7 @@
 from workers.commands import (
     allocate,
     augment_shard,
+    boost,
     launch,
     preempt,
     rebalance,
@@ -15,6 +16,7 @@ from workers.commands import (
 __all__ = [
     "allocate",
     "augment_shard",
+    "boost",
     "launch",
     "preempt",
     "rebalance",
