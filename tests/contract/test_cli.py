@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
 import stat
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from jobs.models import Decision, Job
+from jobs.models import Decision, Instance, Job, Offer
 from jobs.services.attempt_logs import log_append
 from jobs.services.report_form import LogLine
 from jobs.services.tokens import token_create
@@ -83,7 +84,32 @@ def test_logs_are_followed_from_where_they_were_read_until_the_job_is_over(cast:
 
 
 def test_costs_are_summed_by_job(cast: Cast, capsys):
-    assert said(capsys, "costs", "--days", "7")[1].split()[-6:] == ["0.0000"] * 6
+    assert said(capsys, "costs", "--days", "7")[1].split()[-7:] == ["0.0000"] * 7
+
+
+def test_the_fleet_shows_what_costs_money_and_the_costs_what_for(cast: Cast, capsys):
+    job = make_job(cast.team, status="running")
+    offer = Offer.objects.create(provider="aws", region="us-east-1", zone="us-east-1a", instance_type="g5.xlarge")
+    hour_ago = timezone.now() - dt.timedelta(hours=1)
+    common = {"team": cast.team, "job": job, "offer": offer, "backend": "aws", "created_at": hour_ago}
+    common |= {"kind": "spot", "price_usd_per_hour": 2, "num_gpus": 1, "status_at": hour_ago, "started_at": hour_ago}
+    Instance.objects.create(
+        **common, claim="a", provider_id="i-1", status="running", notice_at=hour_ago, ends_by=hour_ago
+    )
+    Instance.objects.create(
+        **common | {"started_at": None}, claim="b", status="requested", asked={"num": 2, "answer": "none to be had"}
+    )
+    Instance.objects.create(**common, claim="c", provider_id="i-3", status="terminated", ended_at=timezone.now())
+    out = said(capsys, "fleet")[1]
+    assert "i-1" in out
+    assert "taken at" in out
+    assert "none to be had" in out
+    assert "i-3" not in out
+    assert "i-3" in said(capsys, "fleet", "--all", "--team", cast.team.name)[1]
+    machine = json.loads(said(capsys, "fleet", "--json")[1])["held"][-1]
+    assert (machine["provider"], machine["job"]["name"], machine["cost_usd"][:3]) == ("aws", job.name, "2.0")
+    assert said(capsys, "costs", "--days", "7", "--by", "day")[1].splitlines()[-1].split()[-1].startswith("4.0")
+    assert said(capsys, "fleet", "--team", "nobodys")[0] == 1
 
 
 def test_login_remembers_the_token_for_its_owner_and_its_server_alone(cast: Cast, server, capsys, monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import sys
 import time
 import uuid
@@ -158,15 +157,6 @@ def rebalance(connection: Connection, options: argparse.Namespace) -> tuple[Any,
 def drain(connection: Connection, options: argparse.Namespace) -> tuple[Any, str]:
     order = connection.post(f"jobs/{job_id(connection, options.job)}/drain/", {"rank": options.rank})
     return order, f"Ordered: on without worker {options.rank} from the next control point on (order {order['id']})."
-
-
-def costs(connection: Connection, options: argparse.Namespace) -> tuple[Any, str]:
-    start = dt.datetime.now(dt.UTC) - dt.timedelta(days=options.days)
-    ledger = connection.get("costs/", start=start.isoformat())
-    names = ("spot_usd", "on_demand_usd", "starting_usd", "lost_usd", "idle_usd", "total_usd")
-    rows = [(line["job"]["name"] if line["job"] else None, *(line[name] for name in names)) for line in ledger["jobs"]]
-    rows.append(("all", *(ledger["sums"][name] for name in names)))
-    return ledger, table(("job", "spot", "on-demand", "starting", "done again", "idle", "total usd"), rows)
 
 
 def logs(connection: Connection, options: argparse.Namespace) -> None:

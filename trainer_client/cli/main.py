@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any
 
-from trainer_client.cli import decisions, jobs
+from trainer_client.cli import decisions, jobs, ledger
 from trainer_client.cli.connection import CommandError, Connection, Login, login_write
 from trainer_client.cli.tables import plain
 
@@ -102,8 +102,13 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("job", help="name or id")
     one.add_argument("-f", "--follow", action="store_true", help="go on until the job is over")
     one.add_argument("-n", "--lines", type=int, default=200)
-    one = command(groups, "costs", jobs.costs, "what the team's machines cost, by job, in USD")
+    one = command(groups, "fleet", ledger.fleet, "what the team holds: machines that cost money, workers that train")
+    one.add_argument("--all", action="store_true", help="those that ended last, too")
+    one.add_argument("--team", help="name or id; needed by who has several")
+    one = command(groups, "costs", ledger.costs, "what the team's machines cost, in USD: spot, on-demand, and what for")
     one.add_argument("--days", type=int, default=30)
+    one.add_argument("--by", choices=("job", "day"), default="job")
+    one.add_argument("--team", help="name or id; needed by who has several")
     _decisions(command, groups)
     one = command(groups, "events", decisions.events, "what happened, oldest first")
     one.add_argument("job", nargs="?", help="name or id")
