@@ -48,12 +48,24 @@ def draw_paths(moves: np.ndarray[Any, Any], start: int, num_slots: int, num_path
     """Market states of the slots ahead, [P, T]; the first is `start`. moves [to, from], columns sum to 1."""
     cumulated = np.cumsum(moves, axis=0, dtype=np.float64)
     cumulated[-1] = 1.0
-    rng = np.random.default_rng(seed)
+    draws = np.random.default_rng(seed).random((num_slots, num_paths))
+    paths: IntArray = _walk(cumulated, draws, start)
+    return paths
+
+
+@njit(cache=True, nogil=True)
+def _walk(cumulated, draws, start):  # type: ignore[no-untyped-def]
+    """Paths [P, T] through the chain: the next state is the first whose cumulated chance [to, from] reaches the draw [T, P]."""
+    num_slots, num_paths = draws.shape
     paths = np.empty((num_paths, num_slots), dtype=np.int64)
-    now = np.full(num_paths, start, dtype=np.int64)
-    for t in range(num_slots):
-        paths[:, t] = now
-        now = (rng.random(num_paths) > cumulated[:, now]).sum(axis=0)
+    for p in range(num_paths):
+        now = start
+        for t in range(num_slots):
+            paths[p, t] = now
+            to = 0
+            while draws[t, p] > cumulated[to, now]:
+                to += 1
+            now = to
     return paths
 
 

@@ -11,7 +11,7 @@ from forecasting.policies.epoch import spot_only_outlook
 from jobs.completions import completion_known
 from jobs.models import Decision, Job
 from jobs.plan_facts import Epoch, facts_of, on_demand_usd_per_hour, past_read, spot_left
-from jobs.preemptions import rooms_found, rooms_store, who_took_its_place
+from jobs.preemptions import rooms_found, rooms_store, rooms_tell, who_took_its_place
 from jobs.priorities import fall_per_usd, priorities_of
 from jobs.scheduler.placing import Frame, placed
 from jobs.scheduler.planner import Markets, PlanFacts, Wish, uses_programme
@@ -25,7 +25,7 @@ from jobs.selectors.planning import (
     offers_for_planning,
     on_demand_spent_usd,
     planned_jobs,
-    plans_waiting,
+    plans_due,
     rules_by_scope,
 )
 from jobs.selectors.policy_weights import leaders
@@ -35,13 +35,10 @@ from jobs.services.policy_weights import kinds_want
 
 
 def plans_tick(*, now: dt.datetime) -> list[Decision]:
-    """Plan every job that is due. The first part is all that a tick costs when nothing is."""
-    if not plans_waiting(now=now):
+    """Plan every job that is due. The first line is all that a tick costs when nothing is."""
+    if not (due := plans_due(now=now)):
         return []
-    jobs = planned_jobs()
-    late = [job for job in jobs if not hasattr(job, "plan_state") or job.plan_state.due_at <= now]
-    why = plans_claim(jobs=late, now=now, every_s=float(settings.PLAN_EVERY_S))
-    return epoch_run(now=now, why=why)
+    return epoch_run(now=now, why=plans_claim(ids=due, now=now, every_s=float(settings.PLAN_EVERY_S)))
 
 
 def epoch_run(*, now: dt.datetime, why: dict[int, str]) -> list[Decision]:
@@ -62,7 +59,9 @@ def epoch_run(*, now: dt.datetime, why: dict[int, str]) -> list[Decision]:
         _planned(epoch, epoch.rows[job.pk], one, pair, why[job.pk], ranks[job.pk]) for job, one, pair in in_order
     ]
     rooms, groundless = rooms_found(epoch, planned)
-    return plans_store(planned=planned, now=now) + rooms_store(rooms=rooms, groundless=groundless, now=now)
+    made = rooms_store(rooms=rooms, groundless=groundless, now=now)
+    rooms_tell(epoch, planned, made)
+    return made + plans_store(planned=planned, now=now)
 
 
 def epoch_read(*, now: dt.datetime, jobs: list[Job]) -> Epoch:
@@ -115,10 +114,9 @@ def _planned(
     frame = frame_of(epoch, rows, facts, priority.effective, is_urgent=why not in ("", FIRST, PACE_CHANGED, ROOM))
     one = placed(facts, *found, frame)
     lacks = found[0].size - one.wish.size if one.held_back == frame.quota else 0
-    epoch.lacking[rows.job.team_id][rows.job.pk] = (priority.effective, lacks)
+    epoch.lacks(rows.job, priority.effective, lacks)
     if facts.spot is not None:
-        there = epoch.held[epoch.offer(facts.spot.offer).offer.pk]
-        there[rows.job.pk] = max(there.get(rows.job.pk, 0), one.today.spot)
+        epoch.spot_take(epoch.offer(facts.spot.offer).offer, rows.job, one.today.spot)
     epoch.gpus[rows.job.team_id] += max(0, one.today.size - max(rows.gpus(), rows.ordered))
     clock_s, offer = epoch.now.timestamp(), epoch.offer(facts.spot.offer).offer if facts.spot else None
     seen = Seen(facts, epoch.slot_s, clock_s, found[0].made_for, offer, epoch.markets.past_of(facts))

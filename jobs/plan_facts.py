@@ -48,6 +48,7 @@ class Epoch:
         self.markets = Markets(self.slot_s)
         self.limits = procurement.settings_for(self.slot_s, self.every_s)
         self.held = held_by_offer(list(self.rows.values()))
+        self.held_by_all = {offer: sum(jobs.values()) for offer, jobs in self.held.items()}
         self.gpus: dict[int, int] = defaultdict(int)
         self.lacking: dict[int, dict[int, tuple[float, int]]] = defaultdict(dict)  # team -> job -> (priority, machines)
         for rows in self.rows.values():
@@ -59,6 +60,22 @@ class Epoch:
         """Machines that jobs of its team that come first still lack."""
         others = self.lacking[job.team_id].items()
         return sum(num for pk, (priority, num) in others if pk != job.pk and priority > effective)
+
+    def lacks(self, job: Job, effective: float, num: int) -> None:
+        """Note what a job still lacks within its team's quota."""
+        self.lacking[job.team_id].pop(job.pk, None)
+        if num:
+            self.lacking[job.team_id][job.pk] = (effective, num)
+
+    def spot_of_others(self, offer: Offer, job: Job) -> int:
+        """Spot machines of an offer that the other planned jobs hold, have asked for, or were given in this epoch."""
+        return self.held_by_all.get(offer.pk, 0) - self.held[offer.pk].get(job.pk, 0)
+
+    def spot_take(self, offer: Offer, job: Job, num: int) -> None:
+        """Count so many spot machines of an offer as the job's, if it holds no more already."""
+        more = max(0, num - self.held[offer.pk].get(job.pk, 0))
+        self.held[offer.pk][job.pk] = self.held[offer.pk].get(job.pk, 0) + more
+        self.held_by_all[offer.pk] = self.held_by_all.get(offer.pk, 0) + more
 
     def offer(self, key: str) -> OfferNow:
         return next(o for o in self.offers if o.key == key)
@@ -162,8 +179,7 @@ def spot_left(epoch: Epoch, rows: JobRows, offer: OfferNow, most: int) -> int:
     """Spot machines of an offer that other planned jobs leave to this one."""
     if offer.availability is None:
         return most
-    others = sum(num for job, num in epoch.held[offer.offer.pk].items() if job != rows.job.pk)
-    return max(0, offer.availability - others)
+    return max(0, offer.availability - epoch.spot_of_others(offer.offer, rows.job))
 
 
 def past_read(epoch: Epoch, facts: PlanFacts) -> None:

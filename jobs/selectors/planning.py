@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from django.db.models import Max, Q
+from django.db.models import Max, Q, QuerySet
 
 from jobs.machines import SPOT_POLICIES, for_sale, planned_backend
 from jobs.models import Attempt, Command, Decision, Instance, Job, Offer, PlanState, Rule, Worker
@@ -73,17 +73,20 @@ class JobRows:
 
 def planned_jobs() -> list[Job]:
     """Active jobs whose machines are planned, first those that come first: by priority, then by age. One query."""
-    rows = Job.objects.filter(status__in=ACTIVE, backend=planned_backend(), config__resources__spot_policy__in=SPOT_POLICIES)
-    rows = rows.select_related("team", "plan_state", "signal_state").defer("report")
+    rows = _planned().select_related("team", "plan_state", "signal_state").defer("report")
     return list(rows.order_by("-priority", "submitted_at", "pk"))
 
 
-def plans_waiting(*, now: dt.datetime) -> bool:
-    """Whether any job is due, or was never planned."""
-    active = Job.objects.filter(status__in=ACTIVE)
-    if active.filter(plan_state__due_at__lte=now).exists():
-        return True
-    return active.filter(plan_state=None, backend="local", config__resources__spot_policy__in=SPOT_POLICIES).exists()
+def _planned() -> QuerySet[Job]:
+    return Job.objects.filter(
+        status__in=ACTIVE, backend=planned_backend(), config__resources__spot_policy__in=SPOT_POLICIES
+    )
+
+
+def plans_due(*, now: dt.datetime) -> list[int]:
+    """Ids of the jobs that are due, or were never planned. Two queries."""
+    due = list(_planned().filter(plan_state__due_at__lte=now).values_list("pk", flat=True))
+    return due + list(_planned().filter(plan_state=None).values_list("pk", flat=True))
 
 
 def job_rows(*, jobs: Sequence[Job], now: dt.datetime, since: dt.datetime) -> dict[int, JobRows]:

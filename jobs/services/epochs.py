@@ -51,6 +51,7 @@ class Planned:
     wanted: int = 0  # machines, before anything kept the wish small
     lacks: int = 0  # machines that the team's quota withholds
     gave_way: dict[str, Any] | None = None  # who took its place, and when it comes back
+    room: str = ""  # who is asked to make room for it, in words
 
 
 def plans_store(*, planned: list[Planned], now: dt.datetime) -> list[Decision]:
@@ -63,8 +64,9 @@ def plans_store(*, planned: list[Planned], now: dt.datetime) -> list[Decision]:
         states.append(state)
         if (point := _point(one, state, now)) is not None:
             points.append(point)
+    # The rows exist; an upsert writes many of them several times as fast as an update with a case for each.
     fields = ["planned_at", "waits_for", "priority", "plan"]
-    PlanState.objects.bulk_update(states, fields, batch_size=200)
+    PlanState.objects.bulk_create(states, update_conflicts=True, unique_fields=["pk"], update_fields=fields, batch_size=500)
     PlanPoint.objects.bulk_create(points, ignore_conflicts=True)
     return [decision for decisions in made for decision in decisions]
 
@@ -194,13 +196,14 @@ def waits_for(one: Planned, made: list[Decision]) -> str:
         back = f", back {one.gave_way['back']}" if one.gave_way.get("back") else ""
         return f"gave way to {one.gave_way['name']} ({one.gave_way['decision']}){back}"
     if one.placed.held_back:
-        return one.placed.held_back
+        return "; ".join(part for part in (one.placed.held_back, one.room) if part)
     if open_asks and ask is not None and not ask.standby and wish.size < one.placed.wish.size:
         return f"waits for an approval: {open_asks[0]}"
     held, spot = facts.held, facts.spot
     if not wish.size:
         offer = " ".join(part for part in ("waits for an offer", facts.allowed) if part)
-        return f"waits for spot in {spot.name}: {spot.available} of {facts.n_min}" if spot else offer
+        words = f"waits for spot in {spot.name}: {spot.available} of {facts.n_min}" if spot else offer
+        return "; ".join(part for part in (words, one.room) if part)
     if held >= wish.size:
         return ""
     if spot is not None and spot.available < wish.spot:

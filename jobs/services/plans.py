@@ -49,12 +49,11 @@ def pace_check(*, job: Job, step_time_s: float, now: dt.datetime) -> None:
         plan_ask(job=job, now=now, why=PACE_CHANGED)
 
 
-def plans_claim(*, jobs: list[Job], now: dt.datetime, every_s: float) -> dict[int, str]:
+def plans_claim(*, ids: list[int], now: dt.datetime, every_s: float) -> dict[int, str]:
     """Take the jobs that are due: job id -> why it was asked for. Their next regular time is set at once.
 
     So whoever asks while the epoch is at work makes the job due again and is not forgotten.
     """
-    ids = [job.pk for job in jobs]
     known = dict(PlanState.objects.filter(job__in=ids).values_list("job_id", "due_at"))
     missing = [PlanState(job_id=pk, due_at=now, why=FIRST) for pk in ids if pk not in known]
     PlanState.objects.bulk_create(missing, ignore_conflicts=True)
