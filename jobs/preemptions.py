@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from jobs.selectors.planning import JobRows
 from jobs.services.decisions import decision_propose, decision_withdraw
 from jobs.services.epochs import Planned
 
+MAX_NEEDS = 3  # of a team that are looked at in an epoch, those that come first
 UNKNOWN_S = 3600.0  # what a job is taken to need whose pace is not known
 
 
@@ -36,9 +38,12 @@ def rooms_found(epoch: Epoch, planned: Sequence[Planned]) -> tuple[list[Room], l
     The first job in the order is served first; a holder makes room for one job at a time.
     """
     rooms: dict[int, Room] = {}
+    served: Counter[int] = Counter()
     for one in planned:
-        if (need := need_of(epoch, one)) is None:
+        team = one.rows.job.team_id
+        if served[team] == MAX_NEEDS or (need := need_of(epoch, one)) is None:
             continue
+        served[team] += 1
         offer = _scarce_offer(one)
         holders = [h for h in holders_for(epoch, one.rows, offer) if h.key not in rooms]
         chosen = victims(need, holders)
@@ -57,6 +62,22 @@ def rooms_store(*, rooms: Sequence[Room], groundless: Sequence[Decision], now: d
         decision_propose(job=room.rows.job, proposal=room.proposal, now=now, situation=room.situation) for room in rooms
     )
     return [decision for decision in made if decision is not None]
+
+
+def rooms_tell(epoch: Epoch, planned: Sequence[Planned], made: Sequence[Decision]) -> None:
+    """Each job just planned knows who makes room for it, or is asked to."""
+    words: dict[str, str] = {}
+    fresh = {decision.job_id: decision for decision in made}
+    for pk, rows in epoch.rows.items():
+        known = [fresh[pk]] if pk in fresh else rows.asks
+        asked = [d for d in known if d.kind == KIND and d.status == "proposed"]
+        told = rows.gave_way
+        if asked:
+            words[asked[0].args["for"]] = f"{rows.job.name} is asked to make room ({asked[0]})"
+        elif told is not None and told.status in ("approved", "executing") and "for" in told.args:
+            words[told.args["for"]] = f"{rows.job.name} makes room ({told})"
+    for one in planned:
+        one.room = words.get(str(one.rows.job.uuid), "")
 
 
 def who_took_its_place(epoch: Epoch, rows: JobRows, wanted: int) -> dict[str, Any] | None:

@@ -16,17 +16,16 @@ from jobs.selectors.planning import JobRows
 def priorities_of(epoch: Epoch, facts: Mapping[int, PlanFacts]) -> dict[int, Priority]:
     """Job id -> priority, for the jobs whose facts are given; the others of a team count with what they had last."""
     by_team: dict[int, list[int]] = defaultdict(list)
-    for pk in facts:
-        by_team[epoch.rows[pk].job.team_id].append(pk)
+    gains: dict[int, list[float]] = defaultdict(list)
+    for pk, rows in epoch.rows.items():
+        if pk in facts:
+            by_team[rows.job.team_id].append(pk)
+        elif rows.state is not None and (gain := rows.state.plan.get("fall_per_usd")):
+            gains[rows.job.team_id].append(gain)
     found: dict[int, Priority] = {}
     for team, ids in by_team.items():
-        others = [
-            rows.state.plan.get("fall_per_usd")
-            for pk, rows in epoch.rows.items()
-            if rows.job.team_id == team and pk not in facts and rows.state is not None
-        ]
         contenders = [contender_of(epoch.rows[pk], facts[pk]) for pk in ids]
-        found |= dict(zip(ids, priorities(contenders, gains=[gain for gain in others if gain]), strict=True))
+        found |= dict(zip(ids, priorities(contenders, gains=gains[team]), strict=True))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,17 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from jobs.models import Attempt, Instance, Job
+from jobs.epoch import plans_tick
+from jobs.models import Attempt, Decision, Instance, Job, PlanState, Team
 from jobs.selectors.costs import instance_cost_usd
 from jobs.selectors.machines import holdings
+from jobs.services.approvals import decision_approve
 from jobs.services.commands import command_issue
 from jobs.services.events import SYSTEM
 from jobs.services.jobs import job_cancel
 from tests.contract.conftest import Server
 from tests.contract.conftest import server as server
+from tests.factories import make_job
 from tests.machines.conftest import Provider
 from tests.machines.world import FILE, turn, until
 from tests.workers.world import make_filled_job
@@ -24,6 +28,7 @@ from workers.machine_access import tag
 from workers.machines import market_look
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
+ONE = {"resources": {"spot_policy": "only", "nodes": {"min": 1, "max": 1}}}
 TRAINING = {"global_batch": 6, "micro_batch": 1, "seq_len": 32, "snapshot_every": 100, "export_every": 100_000}
 
 
@@ -68,9 +73,51 @@ def test_a_training_survives_the_loss_of_a_machine_with_the_very_state_that_it_h
     taken.refresh_from_db()
     assert taken.ended_at is not None
     assert instance_cost_usd(taken, start=None, end=timezone.now()) > 0
-    job.refresh_from_db()
-    job_cancel(job=job, now=timezone.now(), actor=SYSTEM)
-    until(lambda: not job.instances.exclude(status="terminated").exists(), "all machines were given back")
+    first_in_line = makes_room(job, second, settings)
+    for one in (job, first_in_line):
+        one.refresh_from_db()
+        job_cancel(job=one, now=timezone.now(), actor=SYSTEM)
+    until(lambda: not Instance.objects.exclude(status="terminated").exists(), "all machines were given back")
     bill = Decimal(provider.client.bill(tag())["usd"])
     now = timezone.now()
-    assert round(sum(instance_cost_usd(m, start=None, end=now) for m in job.instances.all()), 9) == round(bill, 9)
+    assert round(sum(instance_cost_usd(m, start=None, end=now) for m in Instance.objects.all()), 9) == round(bill, 9)
+
+
+def makes_room(job: Job, attempt: Attempt, settings: Any) -> Job:
+    """A job that comes first gets the only machine: the trainer saves and leaves, and then another is bought. Returns that job."""
+    settings.PLAN_SLOT_S, settings.PLAN_EVERY_S = 1.0, 1.0
+    Team.objects.filter(pk=job.team_id).update(max_gpus=1)
+    high = make_job(
+        job.team,
+        status="queued",
+        dataset=job.dataset,
+        num_workers=1,
+        priority=50,
+        model="tiny:60k",
+        training=TRAINING,
+        config=ONE,
+    )
+
+    def asked() -> Decision | None:
+        job.refresh_from_db()
+        plans_tick(now=timezone.now())
+        return Decision.objects.filter(job=job, kind="preempt_job", status="proposed").first()
+
+    decision: Decision = until(asked, "it is asked to make room")
+    assert decision.args["for"] == str(high.uuid)
+    held = Instance.objects.get(job=job, status="running")
+    decision_approve(decision=decision, now=timezone.now(), by_rule="test")
+
+    def bought() -> Instance | None:
+        plans_tick(now=timezone.now())
+        return Instance.objects.filter(job=high, status="running").first()
+
+    machine: Instance = until(bought, "the other job has a machine")
+    held.refresh_from_db()
+    attempt.refresh_from_db()
+    assert (attempt.status, held.status) == ("resized", "terminated")
+    assert held.ended_at is not None
+    assert machine.created_at >= held.ended_at - dt.timedelta(seconds=1)
+    assert job.snapshots.filter(kind="gradient", status="verified", step=attempt.last_step + 1).exists()
+    assert PlanState.objects.get(job=job).waits_for.startswith(f"gave way to {high.name} ({decision})")
+    return high

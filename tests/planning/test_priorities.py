@@ -118,6 +118,8 @@ def test_one_that_cannot_start_has_the_cheapest_of_those_behind_it_asked_to_make
     assert float(decision.price_usd) > 0
     plans_tick(now=later(301))
     assert rooms() == [decision], "it stands; the same is not asked twice"
+    words = f"team quota: 4 of 4 GPUs are with other jobs; {low.name} is asked to make room ({decision})"
+    assert state(high).waits_for == words
 
 
 def test_the_one_that_made_room_says_for_whom_and_does_not_take_it_back(cast: Cast, market: Offer) -> None:
