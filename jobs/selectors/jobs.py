@@ -17,6 +17,7 @@ from jobs.selectors.costs import job_costs_usd
 from jobs.selectors.progress import Progress, progresses
 from jobs.states import JOB_ACTIVE, JOB_OVER
 
+ON_THEIR_WAY = "machines are being started"
 SHOWS = {"active": JOB_ACTIVE, "draft": ("draft",), "ended": JOB_OVER, "all": ("draft", *JOB_ACTIVE, *JOB_OVER)}
 ORDERS = {
     "new": ("-id",),
@@ -33,7 +34,7 @@ class JobLine:
     progress: Progress
     cost_usd: Decimal
     waits_for: str = ""  # what a planned job lacks, in words
-    place: int | None = None  # among the team's planned jobs that wait, by priority and then by age
+    place: int | None = None  # among the team's planned jobs that wait, by effective priority and then by age
     priority: dict[str, Any] | None = None  # of a planned job: jobs.scheduler.priority.Priority as last worked out
 
     @property
@@ -76,8 +77,12 @@ def _queue(state: PlanState | None, places: dict[int, int]) -> tuple[str, int | 
 
 
 def queue_places(*, teams: set[int]) -> dict[int, int]:
-    """Planned job that waits for something -> its place in its team's queue, from 1. One query."""
+    """Planned job that waits for something -> its place in its team's queue, from 1. One query.
+
+    One whose machines are on their way has had its turn.
+    """
     waiting = Job.objects.filter(team__in=teams, status__in=JOB_ACTIVE, plan_state__waits_for__gt="")
+    waiting = waiting.exclude(plan_state__waits_for__startswith=ON_THEIR_WAY)
     rows = waiting.order_by("-plan_state__priority", "submitted_at", "pk").values_list("pk", "team_id")
     places: dict[int, int] = {}
     seen: Counter[int] = Counter()

@@ -17,6 +17,7 @@ from jobs.scheduler.planner import PlanFacts, slot_of, uses_programme
 from jobs.scheduler.priority import Priority
 from jobs.scheduler.procurement import KINDS, MACHINES, ON_DEMAND
 from jobs.scheduler.proposal import Proposal
+from jobs.selectors.jobs import ON_THEIR_WAY
 from jobs.selectors.planning import JobRows, rules_by_kind
 from jobs.services.decision_batches import Offered, decisions_propose
 from jobs.services.decisions import decision_withdraw
@@ -208,7 +209,7 @@ def waits_for(one: Planned, made: list[Decision]) -> str:
         return ""
     if spot is not None and spot.available < wish.spot:
         return f"waits for spot in {spot.name}: {spot.available} of {wish.spot}"
-    return f"machines are being started: {held} of {wish.size}"
+    return f"{ON_THEIR_WAY}: {held} of {wish.size}"
 
 
 def _told(one: Planned, before: dict[str, Any], now: dt.datetime) -> dict[str, Any]:

@@ -117,7 +117,18 @@ def show(connection: Connection, options: argparse.Namespace) -> tuple[Any, str]
     rows = [(name, job[name]) for name in names]
     rows += [(name, when(job[name])) for name in ("deadline", "submitted_at", "started_at", "ended_at")]
     rows += [("finish", when(job["progress"]["finish_at"])), ("failure", job["failure_message"])]
+    rows += [("target", (job["progress"]["completion"] or {}).get("sentence")), ("priority", _priority(job))]
+    rows += [("waits for", job["waits_for"]), ("place in the queue", job["queue_place"])]
     return job, table(("", job["name"]), rows)
+
+
+def _priority(job: dict[str, Any]) -> str:
+    """'4.2: file 0, boost 3, completion 0.9, improvement 0.1, slack 0.2'."""
+    found = job["effective_priority"]
+    if found is None:
+        return str(job["priority"])
+    parts = ", ".join(f"{name} {found[name]:g}" for name in ("file", "boost", "completion", "improvement", "slack"))
+    return f"{found['effective']:g}: {parts}"
 
 
 def stop(connection: Connection, options: argparse.Namespace) -> tuple[Any, str]:
@@ -145,6 +156,20 @@ def _told(connection: Connection, job: str, verb: str) -> tuple[Any, str]:
 def resize(connection: Connection, options: argparse.Namespace) -> tuple[Any, str]:
     order = connection.post(f"jobs/{job_id(connection, options.job)}/resize/", {"num_workers": options.workers})
     return order, f"Ordered: {options.workers} workers from the next control point on (order {order['id']})."
+
+
+def boost(connection: Connection, options: argparse.Namespace) -> tuple[Any, str]:
+    return _moved(connection, options, "boost")
+
+
+def demote(connection: Connection, options: argparse.Namespace) -> tuple[Any, str]:
+    return _moved(connection, options, "demote")
+
+
+def _moved(connection: Connection, options: argparse.Namespace, verb: str) -> tuple[Any, str]:
+    body = {"points": options.points, "reason": options.reason}
+    job = connection.post(f"jobs/{job_id(connection, options.job)}/{verb}/", body)
+    return job, f"{job['name']} has {job['boost']:+d} points on top of its priority of {job['priority']}."
 
 
 def rebalance(connection: Connection, options: argparse.Namespace) -> tuple[Any, str]:

@@ -92,6 +92,14 @@ def parser() -> argparse.ArgumentParser:
     one = command(groups, "resize", jobs.resize, "go on with another number of workers")
     one.add_argument("job", help="name or id")
     one.add_argument("workers", type=int)
+    for name, run, text in (
+        ("boost", jobs.boost, "let a job go before others; 0 points take it back"),
+        ("demote", jobs.demote, "let a job come after others; 0 points take it back"),
+    ):
+        one = command(groups, name, run, text)
+        one.add_argument("job", help="name or id")
+        one.add_argument("points", type=int)
+        one.add_argument("--reason", default="", help="shown in the queue")
     one = command(groups, "rebalance", jobs.rebalance, "share a step out in another proportion; without shares equally")
     one.add_argument("job", help="name or id")
     one.add_argument("shares", type=float, nargs="*", help="one number for each worker, by rank")
