@@ -8,6 +8,7 @@ Two kinds, with one interface; the order of calls is the same on every rank:
         accumulation.take(index)
         accumulation.pieces()            # at any time: what this rank holds, for a snapshot
     accumulation.reduce()                # collective: parameter.grad is now the gradient of the whole global batch
+    accumulation.close()                 # before another takes its place
 
 Losses are divided by the supervised tokens of the global batch beforehand, so gradients are sums, never means.
 
@@ -15,6 +16,8 @@ Losses are divided by the supervised tokens of the global batch beforehand, so g
   ranks, each goes on with its own sum: the same additions in the same order, equal bits. Resumed by another number, rank 0
   begins with the sum of all sums.
 * `TreeAccumulation` adds over a fixed tree (`treesum`): equal bits for any sequence of worlds.
+
+Models in slices have the same two of their own (`sliceaccumulation`).
 
 Gradients are exchanged here and not by DistributedDataParallel: that one cuts its buckets anew after the first step of a
 process, so a resumed run of three or more ranks would add in another order than one that was never stopped.
@@ -38,6 +41,7 @@ from trainer_client.workshare import StepWork
 
 Piece = dict[str, torch.Tensor]  # gradient by parameter name
 SUM = "sum"
+PRESENCE = "presence of gradients"  # which parameters had one; not a parameter's name: those have no blanks
 
 
 class Accumulation(Protocol):
@@ -49,6 +53,7 @@ class Accumulation(Protocol):
     def take(self, index: int) -> None: ...
     def pieces(self) -> dict[str, Piece]: ...
     def reduce(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class SumAccumulation:
@@ -61,9 +66,11 @@ class SumAccumulation:
         self._num_left = 0  # own micro-batches to come
         self._may_overlap = False
         self._exchange = BucketExchange(parameters)
-        if agreement.world_size > 1:
-            for place, (_, parameter) in enumerate(parameters):
-                parameter.register_post_accumulate_grad_hook(functools.partial(self._added, place))
+        alone = agreement.world_size == 1
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(functools.partial(self._added, place))
+            for place, (_, parameter) in enumerate(() if alone else parameters)
+        ]
 
     def begin(self, work: StepWork, carried: Mapping[str, Piece] | None) -> None:
         """`carried`: this rank's sum so far."""
@@ -93,6 +100,10 @@ class SumAccumulation:
         """Sum over ranks (collective)."""
         if self._agreement.world_size > 1:
             self._exchange.finish()
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
 
 
 class BucketExchange:

@@ -2,14 +2,15 @@
 
 Attempts carry a rising number. The first act of an attempt is to write its own into `fence.json` beside the snapshots; whoever
 finds a higher one there, at the start or later, may write and delete nothing more. The comparison and what it permits happen
-under one file lock, so that an attempt that was thought dead cannot slip in between.
+under one file lock, so that an attempt that was thought dead cannot slip in between. Where snapshots lie at an address, the
+number lies there too (`addressfence`), so that machines which share no folder are kept apart.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,7 +37,7 @@ class Fence:
             if self.number == 0:
                 self.number = newest if self._attempt and attempt == self._attempt else newest + 1
             self._compare(newest)
-            write_durably(self._root / FENCE, json.dumps({"number": self.number, "attempt": self._attempt}).encode())
+            self._write(json.dumps({"number": self.number, "attempt": self._attempt}).encode())
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -52,14 +53,23 @@ class Fence:
             )
 
     def _read(self) -> tuple[int, str]:
-        try:
-            found = json.loads((self._root / FENCE).read_bytes())
-        except FileNotFoundError:
-            return 0, ""
-        return int(found["number"]), str(found["attempt"])
+        """Number and attempt of who was the last to take over; 0 for nobody."""
+        return claim_read((self._root / FENCE).read_bytes)
+
+    def _write(self, claim: bytes) -> None:
+        write_durably(self._root / FENCE, claim)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         with open(self._root / LOCK, "a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # given up when the file is closed, also by the death of the process
             yield
+
+
+def claim_read(read: Callable[[], bytes]) -> tuple[int, str]:
+    """The number and the attempt in the file that `read` gives; 0 where there is none."""
+    try:
+        found = json.loads(read())
+    except FileNotFoundError:
+        return 0, ""
+    return int(found["number"]), str(found["attempt"])

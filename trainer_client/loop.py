@@ -26,11 +26,12 @@ import torch
 from torch import nn
 
 from trainer_client import protocol
-from trainer_client.accumulation import SumAccumulation
+from trainer_client.accumulation import Accumulation
 from trainer_client.controls import MixtureControls
 from trainer_client.encoding import BatchSource, MicroBatch
 from trainer_client.evaluation import evaluate_shards, to_device
 from trainer_client.fence import StaleAttempt
+from trainer_client.gradnorm import clip, gradient_norm
 from trainer_client.indexed import IndexedSource
 from trainer_client.journal import Journal
 from trainer_client.looptools import LoopArgs, NoExport, by_sample
@@ -47,7 +48,7 @@ from trainer_client.snapshots import SnapshotCorrupt
 from trainer_client.stepping import LeftInStep, StepBatch, StepRunner
 from trainer_client.takeup import begin_session, take_up
 from trainer_client.training_state import LoadedState
-from trainer_client.treeaccumulation import TreeAccumulation
+from trainer_client.treeaccumulation import accumulation_of_copies
 
 if TYPE_CHECKING:
     from trainer_client.trainer import BidirectionalMixin
@@ -146,14 +147,16 @@ class ElasticLoop:
 
     def _begin(self) -> None:
         self.agreement.copy_from_first(chain(self.model.parameters(), self.model.buffers()))
-        trained = [(name, part) for name, part in self.model.named_parameters() if part.requires_grad]
-        kind = TreeAccumulation if self.options.fidelity == "exact" else SumAccumulation
-        self.accumulation = kind(trained, self.agreement)
+        self.accumulation = self.accumulation_in(self.options.fidelity)
         self.model.train()
         if self.resumption is not None:
             self.resumption.put_back()
             self.step = self.resumption.loaded.step
         begin_session(cast("BidirectionalMixin", self), self.args.max_steps)
+
+    def accumulation_in(self, mode: str) -> Accumulation:
+        """How the gradient of a step comes about in that fidelity."""
+        return accumulation_of_copies(self.model, self.agreement, mode)
 
     def _train(self) -> None:
         while self.step < self.args.max_steps and self.leave is None:
@@ -186,7 +189,8 @@ class ElasticLoop:
         trained = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
         for parameter in trained:
             parameter.grad.div_(max(1, num_tokens))  # type: ignore[union-attr]
-        self._norm = float(nn.utils.clip_grad_norm_(trained, self.args.max_grad_norm or math.inf))
+        self._norm = gradient_norm(trained, self.agreement)
+        clip(trained, self._norm, self.args.max_grad_norm or math.inf)
         self._lr = float(self.optimizer.param_groups[0]["lr"])
         if self.guard.skips(self._norm, self.step):
             self.optimizer.zero_grad(set_to_none=True)

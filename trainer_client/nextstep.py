@@ -45,7 +45,13 @@ class StepPlanner:
         """A whole step; `num_supervised` counts this rank's tokens."""
         source, session = self._trainer.source, self._trainer.session
         plan = source.mixture.plan(step)
-        work = StepWork.whole(source.num_micro_batches(plan), session.world_size, self._trainer.controls.shares)
+        num_micro, world = source.num_micro_batches(plan), session.world_size
+        whole = self._trainer.slices is None
+        work = (
+            StepWork.whole(num_micro, world, self._trainer.controls.shares)
+            if whole
+            else StepWork.dealt(num_micro, world)
+        )
         micro = source.build(plan, work.remaining[session.rank])
         return StepBatch(step, work, micro, source.micro_batch, sum(item.num_supervised for item in micro))
 
@@ -60,7 +66,8 @@ class StepPlanner:
         plan = trainer.source.mixture.plan(step)
         micro = trainer.source.build(plan, work.remaining[trainer.session.rank], partial.micro_batch)
         trainer.session.say(f"step {step} goes on after {work.num_done} of {work.num_micro} micro-batches")
-        return StepBatch(step, work, micro, partial.micro_batch, partial.num_supervised, partial.pieces, partial.sums)
+        begun = StepBatch(step, work, micro, partial.micro_batch, partial.num_supervised)
+        return replace(begun, carried=partial.pieces, sums=partial.sums, mode=partial.mode)
 
     def leave_inside(self, leave: Leave, step: int, here: PartialStep) -> None:
         """All leave while `step` is under way."""

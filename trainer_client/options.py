@@ -6,6 +6,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer_client.addressfence import AddressFence
+from trainer_client.fence import Fence
 from trainer_client.stores import Guard, SnapshotStore, open_store
 
 
@@ -16,8 +18,9 @@ class BidirectionalOptions:
     `on_nonfinite`: a step whose gradient is not finite is `skip`ped (default), or `apply`d as plain Trainer would, or it
     `stop`s the run. It is always flagged, counted and logged; after `max_nonfinite` in a row the run ends as diverged.
 
-    `fidelity`: after a resize the weights are the `same_world`'s bit by bit if the world is the same, else up to rounding; or
-    `exact`ly those of any other sequence of worlds. `check_every`: micro-steps between looks for directives inside a step.
+    `fidelity`: after a resize the weights are `exact`ly those of any other sequence of worlds; or bit by bit those of the
+    `same_world`, and of others up to rounding, which takes the least memory. `check_every`: micro-steps between looks for
+    directives inside a step.
     `async_snapshots`: periodic snapshots are copied in memory and written while training goes on. `snapshot_url`: an fsspec address
     for snapshots instead of `snapshot_dir`, which still holds exports and the journal. `parallel`: each worker holds a copy of the
     model (`ddp`) or a slice of it, its moments and its gradients (`fsdp`).
@@ -30,7 +33,7 @@ class BidirectionalOptions:
     keep_snapshots: int = 2
     on_nonfinite: str = "skip"
     max_nonfinite: int = 10
-    fidelity: str = "same_world"
+    fidelity: str = "exact"
     check_every: int = 50
     async_snapshots: bool = False
     snapshot_url: str = ""
@@ -39,14 +42,18 @@ class BidirectionalOptions:
     def __post_init__(self) -> None:
         if self.on_nonfinite not in {"skip", "apply", "stop"}:
             raise ValueError(f"on_nonfinite must be skip, apply or stop, not {self.on_nonfinite!r}")
-        if self.fidelity not in {"same_world", "exact"}:
-            raise ValueError(f"fidelity must be same_world or exact, not {self.fidelity!r}")
+        if self.fidelity not in {"exact", "same_world"}:
+            raise ValueError(f"fidelity must be exact or same_world, not {self.fidelity!r}")
         if self.parallel not in {"ddp", "fsdp"}:
             raise ValueError(f"parallel must be ddp or fsdp, not {self.parallel!r}")
-        if self.parallel == "fsdp" and self.fidelity == "exact":
-            raise ValueError("fidelity exact needs copies of the model: it adds whole gradients in one fixed order")
         if self.check_every < 1:
             raise ValueError(f"check_every must be at least 1, not {self.check_every}")
+
+    def open_fence(self, number: int, attempt: str) -> Fence:
+        """The right of that attempt to write snapshots of the run; `number` 0: one more than the number found there."""
+        if self.snapshot_url:
+            return AddressFence(self.snapshot_url, self.snapshot_dir, number, attempt)
+        return Fence(self.snapshot_dir, number, attempt)
 
     def open_store(self, guard: Guard = nullcontext) -> SnapshotStore:
         """Where the snapshots of the run lie."""

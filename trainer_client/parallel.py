@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainer_client.accumulation import Accumulation, SumAccumulation
+from trainer_client.accumulation import Accumulation
 from trainer_client.agreement import Agreement
 from trainer_client.export import WeightsExporter
 from trainer_client.options import BidirectionalOptions
 from trainer_client.resuming import FallBack, Resumption
 from trainer_client.saving import StateSaver
+from trainer_client.sliceaccumulation import SliceAccumulation, SliceTreeAccumulation
 from trainer_client.sliceresuming import SliceResumption
-from trainer_client.slices import SliceAccumulation, SliceExporter, Slices
+from trainer_client.slices import SliceExporter, Slices
 from trainer_client.slicesaving import SliceSaver
 from trainer_client.training_state import LoadedState
-from trainer_client.treeaccumulation import TreeAccumulation
+from trainer_client.treeaccumulation import accumulation_of_copies
 
 if TYPE_CHECKING:
     from trainer_client.trainer import BidirectionalMixin
@@ -54,10 +55,9 @@ def resumption_for(trainer: BidirectionalMixin, loaded: LoadedState, fall_back: 
     return (Resumption if trainer.slices is None else SliceResumption)(trainer, loaded, fall_back)
 
 
-def accumulation_for(trainer: BidirectionalMixin) -> Accumulation:
+def accumulation_for(trainer: BidirectionalMixin, mode: str) -> Accumulation:
     """Its gradient."""
+    if trainer.slices is None:
+        return accumulation_of_copies(trainer.model, trainer.agreement, mode)
     trained = [(name, part) for name, part in trainer.model.named_parameters() if part.requires_grad]
-    if trainer.slices is not None:
-        return SliceAccumulation(trained)
-    kind = TreeAccumulation if trainer.options.fidelity == "exact" else SumAccumulation
-    return kind(trained, trainer.agreement)
+    return SliceTreeAccumulation(trained, trainer.slices) if mode == "exact" else SliceAccumulation(trained)

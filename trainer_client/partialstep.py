@@ -22,18 +22,20 @@ Sums = dict[int, tuple[float, int, int]]  # shard index -> (loss sum in nats, su
 
 @dataclass(frozen=True, slots=True)
 class PartialStep:
-    """One rank's view. `micro_batch`: samples of a micro-batch in this step; `num_supervised`: of its whole global batch."""
+    """One rank's view. `micro_batch`: samples of a micro-batch in this step; `num_supervised`: of its whole global batch;
+    `mode`: the fidelity in which it was begun."""
 
     work: StepWork
     micro_batch: int
     num_supervised: int
     sums: Sums
     pieces: Mapping[str, Piece]
+    mode: str
 
-    def head(self, mode: str) -> dict[str, Any]:
+    def head(self) -> dict[str, Any]:
         """What all ranks know alike, as JSON-compatible values."""
         return {
-            "mode": mode,
+            "mode": self.mode,
             "num_micro": self.work.num_micro,
             "remaining": [list(share) for share in self.work.remaining],
             "micro_batch": self.micro_batch,

@@ -15,7 +15,7 @@ import torch
 from trainer_client.accumulation import Piece
 from trainer_client.agreement import Agreement
 from trainer_client.digests import combined_digest, part_digests, state_digest
-from trainer_client.fence import Fence, StaleAttempt
+from trainer_client.fence import StaleAttempt
 from trainer_client.partialstep import PartialStep
 from trainer_client.slicefiles import slice_number
 from trainer_client.snapshots import Snapshot, SnapshotStore, flushing, step_of
@@ -61,7 +61,7 @@ class StateSaver:
     def __init__(self, trainer: BidirectionalMixin) -> None:
         self._trainer = trainer
         config = trainer.session.config
-        self._fence = Fence(trainer.options.snapshot_dir, config.fence, config.attempt)
+        self._fence = trainer.options.open_fence(config.fence, config.attempt)
         self.store = trainer.options.open_store(self._fence.held)
         self.saved: tuple[Any, ...] | None = None
         self.stale = False
@@ -148,8 +148,7 @@ class StateSaver:
 
     def _head(self, step: int, partial: PartialStep | None, gradients: Sequence[dict[str, Piece]]) -> dict[str, Any]:
         trainer = self._trainer
-        mode = trainer.accumulation.mode
-        under_way = partial.head(mode) | {"held": [list(pieces) for pieces in gradients]} if partial else None
+        under_way = partial.head() | {"held": [list(pieces) for pieces in gradients]} if partial else None
         return {
             "version": 2,
             "step": step,
@@ -158,7 +157,7 @@ class StateSaver:
             "world_size": trainer.session.world_size,
             "planned_steps": trainer.args.max_steps,
             "seed": trainer.args.seed,
-            "fidelity": mode,
+            "fidelity": trainer.options.fidelity,
             "compute": compute_environment(),
             "mixture": trainer.source.mixture.state_dict(step),
             "training": trainer.controls.state(),

@@ -1,6 +1,7 @@
 """Files of a snapshot in slices: `slices-0000.pt` holds the rows that rank 0 had, and so on; read back as any other rows.
 
-A tensor's path says what it is: `model/NAME`, `optimizer/PLACE/NAME` (a moment), `gradients/NAME`. Every file names every path,
+A tensor's path says what it is: `model/NAME`, `optimizer/PLACE/NAME` (a moment), `gradients/NAME` (of the sum so far), or
+`gradients/NODE/NAME` (of a node of the tree). Every file names every path,
 with the first row that it holds and the shape of the whole. Files are mapped, not read: rows cost memory when they are taken.
 
 Legend: W ranks that saved.
@@ -15,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from trainer_client.accumulation import SUM
+from trainer_client.accumulation import PRESENCE, SUM
 from trainer_client.slicedigests import Slice, whole_digest
 from trainer_client.snapshots import SnapshotCorrupt
 
@@ -90,8 +91,9 @@ class WholeRows:
         for place, entry in tensors[OPTIMIZER]["state"].items():
             self._tensors |= {f"{OPTIMIZER}/{place}/{name}": value for name, value in entry.items() if value.dim()}
         for piece in pieces:
-            for name, tensor in piece.get(SUM, {}).items():
-                self._add(f"{GRADIENTS}/{name}", tensor)
+            for path, tensor in gradient_paths(piece).items():
+                if not path.endswith(f"/{PRESENCE}"):  # in slices every parameter has a gradient
+                    self._add(path, tensor)
         self.shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
 
     def _add(self, path: str, tensor: torch.Tensor) -> None:
@@ -117,10 +119,20 @@ def with_slices(plain: Mapping[str, Any], paths: Iterable[str], get: Callable[[s
     return dict(plain) | {MODEL: model, OPTIMIZER: dict(plain[OPTIMIZER]) | {"state": state}}
 
 
-def gradient_piece(paths: Iterable[str], get: Callable[[str], Any]) -> dict[str, dict[str, Any]]:
-    """The gradient so far, as one rank's pieces."""
-    found = {path.partition("/")[2]: get(path) for path in paths if path.startswith(f"{GRADIENTS}/")}
-    return {SUM: found} if found else {}
+def gradient_paths(pieces: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """One rank's pieces of the gradient so far by path."""
+    heads = {key: GRADIENTS if key == SUM else f"{GRADIENTS}/{key}" for key in pieces}
+    return {f"{heads[key]}/{name}": tensor for key, piece in pieces.items() for name, tensor in piece.items()}
+
+
+def gradient_pieces(paths: Iterable[str], get: Callable[[str], Any]) -> dict[str, dict[str, Any]]:
+    """The gradient so far as one rank's pieces, with `get(path)` for each tensor; what has another kind of path is passed over."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in paths:
+        kind, *key, name = path.split("/")
+        if kind == GRADIENTS:
+            found.setdefault(key[0] if key else SUM, {})[name] = get(path)
+    return found
 
 
 def _read(path: Path) -> dict[str, Any]:

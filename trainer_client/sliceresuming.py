@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainer_client.accumulation import SUM
 from trainer_client.digests import Known, state_digest
 from trainer_client.partialstep import PartialStep, work_of
 from trainer_client.resuming import Resumption
 from trainer_client.saving import UNREADABLE
 from trainer_client.slicedigests import rows_of, slice_digests
-from trainer_client.slicefiles import GRADIENTS, MODEL, OPTIMIZER, Rows, WholeRows, gradient_piece, with_slices
+from trainer_client.slicefiles import (
+    MODEL,
+    OPTIMIZER,
+    Rows,
+    WholeRows,
+    gradient_paths,
+    gradient_pieces,
+    with_slices,
+)
 from trainer_client.slices import like, local
 from trainer_client.slicesaving import live_slices, without_slices
 from trainer_client.snapshots import SnapshotCorrupt
@@ -44,11 +51,11 @@ class SliceResumption(Resumption):
         trainer = self._trainer
         live: dict[str, torch.Tensor] = dict(live_slices(trainer.model, trainer.optimizer))
         if self.partial is not None:
-            live |= {f"{GRADIENTS}/{name}": tensor for name, tensor in self.partial.pieces.get(SUM, {}).items()}
+            live |= gradient_paths(self.partial.pieces)
         slices = {path: (local(tensor).cpu(), tuple(tensor.shape)) for path, tensor in live.items()}
         self._digests = slice_digests(slices, trainer.agreement)
         if self.partial is not None and self.loaded.slices is not None:
-            gradients = {0: state_digest({"pieces": gradient_piece(self._digests, self._digests.__getitem__)})}
+            gradients = {0: state_digest({"pieces": gradient_pieces(self._digests, self._digests.__getitem__)})}
         return self._difference(head, gradients)
 
     def _live(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -88,13 +95,15 @@ class SliceResumption(Resumption):
         if head is None:
             return {}
         parameters = dict(self._trainer.model.named_parameters())
-        held = {
-            name: like(parameters[name], self._own(f"{GRADIENTS}/{name}", parameters[name]).to(parameters[name].dtype))
-            for name in self._shapes(GRADIENTS)
-        }
-        pieces: dict[str, Any] = {SUM: held} if held else {}
-        work = work_of(head).for_world(session.world_size)
-        self.partial = PartialStep(work, head["micro_batch"], head["num_supervised"], self._sums(), pieces)
+
+        def own(path: str) -> torch.Tensor:
+            parameter = parameters[path.rpartition("/")[2]]
+            return like(parameter, self._own(path, parameter).to(parameter.dtype))
+
+        pieces = gradient_pieces(self._rows.shapes, own)
+        work = work_of(head).for_world(session.world_size, dealt=True)
+        sums, mode = self._sums(), head["mode"]
+        self.partial = PartialStep(work, head["micro_batch"], head["num_supervised"], sums, pieces, mode)
         if self.loaded.slices is not None:
             return {}  # what was taken is compared, together with the rows of the others
         return {rank: self.loaded.gradient_digest(rank) for rank in self._old_ranks()}

@@ -2,12 +2,13 @@
 
 Each block of the model is one group, and what is left another; a group's parameters are whole only while it computes. Every
 forward and backward pass is collective, so a rank without a micro-batch of its own goes along with one that counts for nothing
-(`Slices.go_along`). Gradients are added over ranks with each micro-batch: what the ranks hold together is the gradient so far.
+(`Slices.go_along`). Gradients cross the ranks with each micro-batch (`sliceaccumulation`): what the ranks hold together is the
+gradient so far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -18,13 +19,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from trainer_client.accumulation import SUM, Piece
 from trainer_client.agreement import Agreement
 from trainer_client.encoding import IGNORED
 from trainer_client.export import WeightsExporter
 from trainer_client.loss import sample_losses
 from trainer_client.training_state import model_state
-from trainer_client.workshare import StepWork
 
 
 class Slices:
@@ -41,10 +40,9 @@ class Slices:
             agreement.copy_from_first(_brought(module, device))
             fully_shard(module, mesh=mesh, mp_policy=policy)
         self.model = model
-        self._groups = [module for module in model.modules() if isinstance(module, FSDPModule)]
-        for (
-            group
-        ) in self._groups:  # sums, never means; and as many gradients on every rank, or they would wait for each other
+        self.groups = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        for group in self.groups:
+            # Sums, never means; and as many gradients on every rank, or they would wait for each other.
             group.set_gradient_divide_factor(1.0)
             group.set_force_sum_reduction_for_comms(True)
             group.set_reduce_scatter_unused_params(True, recurse=False)
@@ -61,7 +59,7 @@ class Slices:
 
     def put_away(self) -> None:
         """Nothing stays whole, after a forward pass without a backward one."""
-        for group in self._groups:
+        for group in self.groups:
             group.reshard()
 
     def gathered(self, state: Mapping[str, torch.Tensor], *, keep: bool) -> dict[str, torch.Tensor]:
@@ -95,32 +93,6 @@ class SliceExporter(WeightsExporter):
             if is_first:
                 self._begin(step, staged)
         return due
-
-
-class SliceAccumulation:
-    """The gradient of a step whose sum over ranks is taken with every micro-batch. See `accumulation.Accumulation`."""
-
-    mode = "same_world"
-
-    def __init__(self, parameters: Iterable[tuple[str, nn.Parameter]]) -> None:
-        self._parameters = list(parameters)
-
-    def begin(self, work: StepWork, carried: Mapping[str, Piece] | None) -> None:
-        """`carried`: this rank's slices of the sum so far."""
-        own = (carried or {}).get(SUM, {})
-        for name, parameter in self._parameters:
-            parameter.grad = own.get(name)
-
-    def take(self, index: int) -> None:
-        """It has been added already."""
-
-    def pieces(self) -> dict[str, Piece]:
-        """This rank's slices of the sum over all ranks."""
-        held = {name: parameter.grad for name, parameter in self._parameters if parameter.grad is not None}
-        return {SUM: held} if held else {}
-
-    def reduce(self) -> None:
-        """Nothing is left to be added."""
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:

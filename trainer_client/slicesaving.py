@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch.distributed.tensor import DTensor
 
-from trainer_client.accumulation import SUM, Piece
+from trainer_client.accumulation import Piece
 from trainer_client.agreement import Agreement
 from trainer_client.digests import Known, state_digest
 from trainer_client.manifests import measure
@@ -22,10 +22,10 @@ from trainer_client.partialstep import PartialStep
 from trainer_client.saving import Draft, StateSaver, proof
 from trainer_client.slicedigests import rows_of, slice_digests
 from trainer_client.slicefiles import (
-    GRADIENTS,
     MODEL,
     OPTIMIZER,
-    gradient_piece,
+    gradient_paths,
+    gradient_pieces,
     slice_file,
     slice_number,
     with_slices,
@@ -54,7 +54,7 @@ class SliceSaver(StateSaver):
         tensors = self._tensors(self._own(partial))
         live: dict[str, torch.Tensor] = dict(live_slices(trainer.model, trainer.optimizer))
         if partial is not None:
-            live |= {f"{GRADIENTS}/{name}": tensor for name, tensor in partial.pieces.get(SUM, {}).items()}
+            live |= gradient_paths(partial.pieces)
         slices = {path: (local(tensor), tuple(tensor.shape)) for path, tensor in live.items()}
         staging = self._staging if copy else Staging()
         staged = staging.copy({"tensors": without_slices(tensors), "slices": slices})
@@ -92,7 +92,7 @@ class SliceSaver(StateSaver):
         write_tensors(folder, draft.tensors)
         gradients = [state_digest({"pieces": {}}) for _ in draft.gradients]
         if gradients:
-            gradients[0] = state_digest({"pieces": gradient_piece(digests, digests.__getitem__)})
+            gradients[0] = state_digest({"pieces": gradient_pieces(digests, digests.__getitem__)})
         whole = with_slices(draft.tensors, digests, digests.__getitem__)
         head = draft.head | proof(draft.head, whole, gradients)
         write_head(folder, head)

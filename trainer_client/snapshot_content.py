@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import pickle
 from collections import Counter
@@ -10,13 +11,14 @@ from typing import Any
 
 import torch
 
-from trainer_client.digests import differing_parts, state_digest
+from trainer_client.digests import differing_parts
 from trainer_client.saving import proof
-from trainer_client.slicefiles import gradient_piece
+from trainer_client.slicefiles import gradient_pieces, with_slices
 from trainer_client.snapshots import Snapshot, SnapshotCorrupt
 from trainer_client.training_state import LoadedState, read_state
 
 DIGESTS = ("digest", "digest_parts", "gradient_digests")
+PIECE_ELEMENTS = 2**18  # of two tensors that are compared at a time
 UNREADABLE = (
     OSError,
     RuntimeError,
@@ -32,7 +34,7 @@ UNREADABLE = (
 def content_of(snapshot: Snapshot) -> LoadedState:
     """Everything in it. `SnapshotCorrupt` where its files are whole but cannot be understood."""
     try:
-        return read_state(snapshot)
+        return read_state(snapshot, mapped=True)
     except UNREADABLE as error:
         raise SnapshotCorrupt(f"{snapshot.name} cannot be read: {type(error).__name__}: {error}") from error
 
@@ -78,7 +80,7 @@ def summary(content: LoadedState, snapshot: Snapshot) -> dict[str, Any]:
 
 def _bytes_by_part(content: LoadedState, tensors: dict[str, Any]) -> dict[str, int]:
     slices = content.slices
-    gradients = _gradients(content) if slices is None else [gradient_piece(slices.shapes, slices.shell)]
+    gradients = _gradients(content) if slices is None else [gradient_pieces(slices.shapes, slices.shell)]
     parts = tensors | {"gradients": gradients}
     return {name: sum(tensor.nbytes for _, tensor in _tensors(part)) for name, part in parts.items()}
 
@@ -90,7 +92,7 @@ def differences(left: LoadedState, right: LoadedState) -> dict[str, Any]:
     values: dict[str, list[Any]] = {}
     num_equal = 0
     for path in sorted({*ours, *theirs}):
-        a, b = ours.get(path), theirs.get(path)
+        a, b = (_found(side.get(path)) for side in (ours, theirs))
         if not isinstance(a, torch.Tensor) and not isinstance(b, torch.Tensor):
             values |= {} if _same(a, b) else {path: [a, b]}
         elif (entry := _difference(a, b)) is None:
@@ -104,9 +106,19 @@ def differences(left: LoadedState, right: LoadedState) -> dict[str, Any]:
 
 
 def _state(content: LoadedState) -> Iterator[tuple[str, Any]]:
-    head = {key: value for key, value in content.head.items() if key not in DIGESTS}
-    gradients = {f"rank {rank}": pieces for rank, pieces in enumerate(_gradients(content))}
-    yield from _leaves({"head": head, **content.whole(), "gradients": gradients})
+    """Every value by path; in the place of a tensor that is in slices, a function that puts it together."""
+    head, slices = {key: value for key, value in content.head.items() if key not in DIGESTS}, content.slices
+    gradients, tensors = _gradients(content) if slices is None else [], content.tensors
+    if slices is not None:
+        later = {path: functools.partial(slices.whole, path) for path in slices.shapes}
+        tensors, gradients = with_slices(tensors, later, later.__getitem__), [gradient_pieces(later, later.__getitem__)]
+    yield from _leaves(
+        {"head": head, **tensors, "gradients": {f"rank {rank}": own for rank, own in enumerate(gradients)}}
+    )
+
+
+def _found(value: Any) -> Any:
+    return value() if callable(value) else value
 
 
 def _difference(a: Any, b: Any) -> dict[str, Any] | None:
@@ -120,15 +132,28 @@ def _difference(a: Any, b: Any) -> dict[str, Any] | None:
     if a.shape != b.shape or a.dtype != b.dtype:
         what = f"{list(a.shape)} {a.dtype} and {list(b.shape)} {b.dtype}".replace("torch.", "")
         return {"what": what, "max_abs": None, "max_rel": None}
-    if state_digest({"": a}) == state_digest({"": b}):
+    max_abs, largest, num, equal = 0.0, 0.0, 0, True
+    for x, y in zip(_pieces(a), _pieces(b), strict=True):
+        equal = equal and torch.equal(x.view(torch.uint8), y.view(torch.uint8))
+        gap = (x.double() - y.double()).abs()
+        max_abs = _larger(max_abs, gap)
+        largest, num = _larger(largest, y.double().abs()), num + int((gap != 0).sum())
+    if equal:
         return None
-    gap = (a.double() - b.double()).abs()
-    max_abs = float(gap.max())
-    max_rel = max_abs / max(float(b.double().abs().max()), 1e-300)
-    num = int((gap != 0).sum())
+    max_rel = max_abs / max(largest, 1e-300)
     words = f"largest difference {max_abs:.3g}, {max_rel:.3g} of the largest value; {num} of {a.numel()} elements"
     finite = math.isfinite(max_abs)
     return {"what": words, "max_abs": max_abs if finite else None, "max_rel": max_rel if finite else None}
+
+
+def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    if tensor.numel():
+        yield from tensor.reshape(-1).split(PIECE_ELEMENTS)
+
+
+def _larger(value: float, tensor: torch.Tensor) -> float:
+    """NaN where either is."""
+    return float(torch.maximum(torch.tensor(value, dtype=torch.float64), tensor.max()))
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from trainer_client.accumulation import Piece
+from trainer_client.accumulation import Accumulation, Piece
 from trainer_client.encoding import MicroBatch
 from trainer_client.faults import planted_slowness
 from trainer_client.loss import ShardSums
@@ -38,7 +38,8 @@ class LeftInStep(Exception):
 class StepBatch:
     """This rank's micro-batches of one optimizer step (`work.remaining` of its rank) and what it was begun with.
 
-    `num_supervised`: tokens of the whole global batch; `carried`, `sums`: of a step that is taken up again, else None and empty.
+    `num_supervised`: tokens of the whole global batch; `carried`, `sums`, `mode`: of a step that is taken up again, else None and
+    empty; such a step goes on in the fidelity in which it was begun.
     """
 
     step: int
@@ -48,6 +49,7 @@ class StepBatch:
     num_supervised: int
     carried: Mapping[str, Piece] | None = None
     sums: Sums = field(default_factory=dict)
+    mode: str = ""
     begun_at: float = field(default_factory=perf_counter)
 
 
@@ -71,7 +73,8 @@ class StepRunner:
         self.sums = ShardSums(carried=batch.sums)
         loss_before = sum(part[0] for part in batch.sums.values()) / max(1, batch.num_supervised)
         total = torch.full((), loss_before, device=trainer.args.device)
-        trainer.accumulation.begin(batch.work, batch.carried)
+        accumulation = self._accumulation(batch.mode or trainer.options.fidelity)
+        accumulation.begin(batch.work, batch.carried)
         OWN.begin(total.device)
         self._asked.clear()
         self.num_done = 0
@@ -82,8 +85,16 @@ class StepRunner:
                 self.num_done += 1
             else:
                 trainer.sit_out()
-        trainer.accumulation.reduce()
+        accumulation.reduce()
         return total * trainer.session.world_size
+
+    def _accumulation(self, mode: str) -> Accumulation:
+        """The trainer's, changed where it is of another fidelity."""
+        trainer = self._trainer
+        if trainer.accumulation.mode != mode:
+            trainer.accumulation.close()
+            trainer.accumulation = trainer.accumulation_in(mode)
+        return trainer.accumulation
 
     def _micro_step(self, model: nn.Module, batch: StepBatch, micro: MicroBatch) -> torch.Tensor:
         with OWN.working():
@@ -126,4 +137,5 @@ class StepRunner:
             batch.num_supervised,
             self.sums.collect(),
             self._trainer.accumulation.pieces(),
+            self._trainer.accumulation.mode,
         )

@@ -37,7 +37,7 @@ class UrlStore(SnapshotStore):
     def __init__(self, url: str, cache: Path, guard: Guard = nullcontext) -> None:
         super().__init__(cache, guard)
         self.url = url.rstrip("/")
-        self._files, self._base = _file_system(self.url)
+        self._files, self._base = file_system(self.url)
 
     def uri_of(self, name: str) -> str:
         return f"{self.url}/{name}"
@@ -151,7 +151,7 @@ class UrlStore(SnapshotStore):
         return "/".join((self._base, *parts))
 
 
-def _file_system(url: str) -> tuple[Any, str]:
+def file_system(url: str) -> tuple[Any, str]:
     """fsspec's file system and the path in it. `ValueError` says what to install or how to write the address."""
     import fsspec
 

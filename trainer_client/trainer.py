@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import time
 from collections.abc import Iterator
 from itertools import chain
@@ -20,11 +21,13 @@ import torch
 from accelerate.utils import DistributedType
 from torch import nn
 from transformers import Trainer
+from transformers.training_args import OptimizerNames
 
 from trainer_client.accumulation import Accumulation
 from trainer_client.controls import MixtureControls
 from trainer_client.encoding import BatchSource, MicroBatch
 from trainer_client.evaluation import evaluate_shards
+from trainer_client.gradnorm import clip, gradient_norm
 from trainer_client.loss import sample_losses
 from trainer_client.nextstep import StepPlanner
 from trainer_client.nonfinite import NonfiniteGuard
@@ -107,6 +110,13 @@ class BidirectionalMixin(_Base):
                 "BidirectionalTrainer exchanges gradients itself: leave fsdp and deepspeed out of the arguments; for a model in "
                 'slices give options with parallel="fsdp"'
             )
+        if (
+            self.options.parallel == "fsdp"
+            and args.device.type == "cpu"
+            and args.optim == OptimizerNames.ADAMW_TORCH_FUSED
+        ):
+            # It rounds the last few elements of a tensor otherwise, on the CPU: bits would depend on where slices end.
+            args.optim = OptimizerNames.ADAMW_TORCH
         args._n_gpu = min(args.n_gpu, 1)  # a process has one device; nn.DataParallel would split micro-batches
         args.logging_nan_inf_filter = False  # the filter would show a clean curve over a ruined run
 
@@ -132,12 +142,16 @@ class BidirectionalMixin(_Base):
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         if self.slices is None:
             self.agreement.copy_from_first(chain(self.model.parameters(), self.model.buffers()))
-        self.accumulation = accumulation_for(self)
+        self.accumulation = self.accumulation_in(self.options.fidelity)
         if self.resumption is not None:
             self.resumption.put_back()
             self.state.global_step = self.resumption.loaded.step
         begin_session(self, max_steps)
         return prepared
+
+    def accumulation_in(self, mode: str) -> Accumulation:
+        """How the gradient of a step comes about in that fidelity."""
+        return accumulation_for(self, mode)
 
     # -- data ---------------------------------------------------------------------------------------------------------
 
@@ -203,11 +217,17 @@ class BidirectionalMixin(_Base):
             self._parameter_count = sum(parameter.numel() for parameter in self.model.parameters())
         return self._parameter_count
 
-    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+    def _clip_grad_norm(self, model: nn.Module) -> float:
+        self.accelerator.unscale_gradients()
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        norm = gradient_norm(trained, self.agreement)
+        clip(trained, norm, self.args.max_grad_norm or math.inf)
+        return norm
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> float:
         """The norm before clipping, equal on all ranks. A step that is not finite is dealt with here, before the optimizer."""
-        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
-        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-        self._norm = float(norm)
+        norm: float = self._clip_grad_norm(model) if grad_norm is None else grad_norm
+        self._norm = norm
         self.applied_lr = float(self.optimizer.param_groups[0]["lr"])
         if self.guard.skips(self._norm, self.state.global_step):
             model.zero_grad(set_to_none=True)  # an optimizer passes over parameters without a gradient

@@ -22,7 +22,7 @@ from torch import nn
 from trainer_client.accumulation import Piece
 from trainer_client.digests import state_digest
 from trainer_client.permutation import combine
-from trainer_client.slicefiles import SliceFiles, gradient_piece, with_slices
+from trainer_client.slicefiles import SliceFiles, gradient_pieces, with_slices
 from trainer_client.snapshots import Snapshot, SnapshotCorrupt
 
 TENSORS, HEAD = "tensors.pt", "state.json"
@@ -33,7 +33,7 @@ _RNG = 21
 class LoadedState:
     """A snapshot read back. `head`: step, world_size, mixture, training, partial, …; `tensors`: model, optimizer, …
 
-    Of a model in slices, `tensors` lacks what is in `slices`.
+    Of a model in slices, `tensors` lacks what is in `slices`. `mapped`: what is read costs memory only while it is looked at.
     """
 
     snapshot: Snapshot
@@ -41,6 +41,7 @@ class LoadedState:
     tensors: dict[str, Any] = field(repr=False)
     slices: SliceFiles | None = field(default=None, repr=False)
 
+    mapped: bool = False
     @property
     def step(self) -> int:
         return int(self.head["step"])
@@ -67,16 +68,16 @@ class LoadedState:
         slices = self.slices
         if slices is None or rank > 0:
             return state_digest({"pieces": self.gradients(rank)})
-        return state_digest({"pieces": gradient_piece(slices.shapes, slices.digest)})
+        return state_digest({"pieces": gradient_pieces(slices.shapes, slices.digest)})
 
     def gradients(self, rank: int) -> dict[str, Piece]:
         """The pieces that this rank of the world that saved had; the gradient in slices counts as rank 0's."""
         if self.slices is not None:
-            return gradient_piece(self.slices.shapes, self.slices.whole) if rank == 0 else {}
+            return gradient_pieces(self.slices.shapes, self.slices.whole) if rank == 0 else {}
         path = self.snapshot.path / gradient_file(rank)
         if not path.exists():
             return {}
-        found: dict[str, Piece] = torch.load(path, map_location="cpu", weights_only=True)
+        found: dict[str, Piece] = torch.load(path, map_location="cpu", weights_only=True, mmap=self.mapped)
         return found
 
 
@@ -165,12 +166,12 @@ def write_head(folder: Path, head: dict[str, Any]) -> None:
     (folder / HEAD).write_text(json.dumps(head, allow_nan=False), encoding="utf-8")
 
 
-def read_state(snapshot: Snapshot) -> LoadedState:
-    """Read a verified snapshot; only tensors and plain values are unpickled."""
+def read_state(snapshot: Snapshot, *, mapped: bool = False) -> LoadedState:
+    """Read a verified snapshot, or map its files; only tensors and plain values are unpickled."""
     head = json.loads((snapshot.path / HEAD).read_text(encoding="utf-8"))
-    tensors = torch.load(snapshot.path / TENSORS, map_location="cpu", weights_only=True)
+    tensors = torch.load(snapshot.path / TENSORS, map_location="cpu", weights_only=True, mmap=mapped)
     num_slices = head.get("slices", 0)
-    return LoadedState(snapshot, head, tensors, SliceFiles(snapshot.path, num_slices) if num_slices else None)
+    return LoadedState(snapshot, head, tensors, SliceFiles(snapshot.path, num_slices) if num_slices else None, mapped)
 
 
 def capture_rng() -> dict[str, Any]:

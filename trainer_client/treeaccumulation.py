@@ -18,12 +18,19 @@ import torch.distributed as dist
 from torch import nn
 
 from trainer_client import buckets
-from trainer_client.accumulation import FlatBuffers, Piece, presence, set_gradients, with_zeros
+from trainer_client.accumulation import (
+    PRESENCE,
+    Accumulation,
+    FlatBuffers,
+    Piece,
+    SumAccumulation,
+    presence,
+    set_gradients,
+    with_zeros,
+)
 from trainer_client.agreement import Agreement
 from trainer_client.treesum import Node, TreeSum, merged_nodes
 from trainer_client.workshare import StepWork
-
-PRESENCE = "presence of gradients"  # not a parameter's name: those have no blanks
 
 
 class TreeAccumulation:
@@ -44,7 +51,8 @@ class TreeAccumulation:
         device = self._parameters[0][1].device
         self._tree = TreeSum(work.num_micro, _add)
         for key, piece in (carried or {}).items():
-            self._tree.put(node_of(key), [piece[name].to(device, copy=True) for name in self._names])
+            whole = {PRESENCE: torch.ones(len(self._parameters))} | piece  # in slices every parameter has a gradient
+            self._tree.put(node_of(key), [whole[name].to(device, copy=True) for name in self._names])
         nodes = self._agreement.gather(tuple(self._tree.held)) if carried is not None else [()] * len(work.remaining)
         self._work, self._held_by_rank = work, nodes
         for _, parameter in self._parameters:
@@ -65,6 +73,10 @@ class TreeAccumulation:
         """Finish the tree over all ranks (collective)."""
         tensors = self._tree.root() if self._agreement.world_size == 1 else self._reduced()
         set_gradients(self._parameters, tensors)
+        self._tree = TreeSum(0, _add)
+
+    def close(self) -> None:
+        """Nothing is to be undone."""
 
     def _reduced(self) -> list[torch.Tensor]:
         layout = [
@@ -177,6 +189,12 @@ class SliceExchange:
             return whole
 
         return gathered
+
+
+def accumulation_of_copies(model: nn.Module, agreement: Agreement, mode: str) -> Accumulation:
+    """The gradient of a model of which each rank has a copy, in that fidelity."""
+    trained = [(name, part) for name, part in model.named_parameters() if part.requires_grad]
+    return (TreeAccumulation if mode == "exact" else SumAccumulation)(trained, agreement)
 
 
 def _add(left: list[torch.Tensor], right: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -56,3 +56,13 @@ def merged_nodes(num_leaves: int, nodes: Iterable[Node]) -> list[Node]:
 def first_leaf(node: Node) -> int:
     """The first leaf under a node."""
     return node[1] << node[0]
+
+
+def most_held(start: int, stop: int) -> int:
+    """The most nodes that are held before any of the leaves from `start` up to `stop` comes, if these come in their order."""
+    most = whole = 0  # subtrees that are complete, each larger than the one before
+    while start < stop:
+        size = min(start & -start, stop - start) if start else stop - start
+        most, start = max(most, whole + size.bit_length() - 1), start + size
+        whole += 1
+    return most

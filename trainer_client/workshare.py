@@ -27,9 +27,14 @@ class StepWork:
         """A step that nobody has begun; in shares near `weights` [W] (speeds of the ranks), equal ones without."""
         return cls(num_micro, _cut(range(num_micro), tuple(weights) or (1.0,) * world_size))
 
+    @classmethod
+    def dealt(cls, num_micro: int, world_size: int) -> StepWork:
+        """A step that nobody has begun, dealt out like cards: what a round computes lies side by side."""
+        return cls(num_micro, _deal(range(num_micro), world_size))
+
     @property
     def num_rounds(self) -> int:
-        return max(len(share) for share in self.remaining)
+        return max((len(share) for share in self.remaining), default=0)
 
     @property
     def num_done(self) -> int:
@@ -51,17 +56,22 @@ class StepWork:
         """Whether `rank` does a micro-batch in round `number`."""
         return self.done_by(rank, number + 1) > self.done_by(rank, number)
 
+    def round(self, number: int) -> dict[int, int]:
+        """Rank -> its micro-batch in that round, of ranks that do one."""
+        ranks = (rank for rank in range(len(self.remaining)) if self.works(rank, number))
+        return {rank: self.remaining[rank][self.done_by(rank, number)] for rank in ranks}
+
     def after(self, num_rounds: int) -> StepWork:
         """What remains once that many rounds are done."""
         left = (share[self.done_by(rank, num_rounds) :] for rank, share in enumerate(self.remaining))
         return StepWork(self.num_micro, tuple(left))
 
-    def for_world(self, world_size: int) -> StepWork:
+    def for_world(self, world_size: int, *, dealt: bool = False) -> StepWork:
         """The same work for another number of ranks; unchanged for the same number, so that sums keep their order."""
         if world_size == len(self.remaining):
             return self
         left = sorted(index for share in self.remaining for index in share)
-        return StepWork(self.num_micro, _cut(left, (1.0,) * world_size))
+        return StepWork(self.num_micro, _deal(left, world_size) if dealt else _cut(left, (1.0,) * world_size))
 
 
 @lru_cache(maxsize=64)
@@ -95,3 +105,8 @@ def _cut(indices: Sequence[int], weights: tuple[float, ...]) -> tuple[tuple[int,
     """Consecutive parts, one for each rank."""
     edges = [0, *accumulate(share_sizes(len(indices), weights))]
     return tuple(tuple(indices[start:stop]) for start, stop in pairwise(edges))
+
+
+def _deal(indices: Sequence[int], world_size: int) -> tuple[tuple[int, ...], ...]:
+    """Every rank's part, one index at a time in turn."""
+    return tuple(tuple(indices[rank::world_size]) for rank in range(world_size))

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def test_a_step_that_is_put_down_goes_on_with_other_workers_and_loses_nothing(tmp_path: Path) -> None:
-    """A3, B1: two stops in one step and one in the last; in the first step; with LoRA; and bit by bit with equal worlds."""
+    """A3, B1: two stops in one step and one in the last; in the first step; with LoRA; with another fidelity from then on; and
+    bit by bit with equal worlds."""
     found = run_paths(
         tmp_path,
         {
@@ -28,7 +29,10 @@ def test_a_step_that_is_put_down_goes_on_with_other_workers_and_loses_nothing(tm
             "first": Course((1, 2), ((0, 5),)),
             "lora": Course((1,), (), {"lora": 4}),
             "lora_resized": Course((2, 3), ((1, 0),), {"lora": 4}),
+            "to_exact": Course((3, 2), ((1, 0),), {}, ({}, {"fidelity": "exact"})),
+            "from_exact": Course((3, 2), ((1, 0),), {}, ({"fidelity": "exact"}, {})),
         },
+        fidelity="same_world",
     )
     (one,), (three,), (lora,) = found["one"], found["three"], found["lora"]
     assert starts(found["same"]) == [(0, 0), (1, 6)]
@@ -40,6 +44,9 @@ def test_a_step_that_is_put_down_goes_on_with_other_workers_and_loses_nothing(tm
     assert_nothing_lost(found["first"], one)
     assert starts(found["lora_resized"]) == [(0, 0), (1, 4)]
     assert_nothing_lost(found["lora_resized"], lora)
+    for name, begun in (("to_exact", "same_world"), ("from_exact", "exact")):
+        assert_nothing_lost(found[name], one)
+        assert any(f"begun under --fidelity {begun} and ends under it" in text for _, text in found[name][1][0]["said"])
     for stages in found.values():
         assert_proved(stages)
 

@@ -12,40 +12,54 @@ from tests.trainer.test_elastic import assert_proved
 pytestmark = pytest.mark.timeout(300)
 
 FSDP, DDP = {"parallel": "fsdp"}, {"parallel": "ddp"}
-LORA, FEW = {"lora": 4}, {"global_batch": 5, "micro_batch": 2}
+LORA, FEW, BF16 = {"lora": 4}, {"global_batch": 5, "micro_batch": 2}, {"dtype": "bf16"}
+EXACT, SAME_WORLD = {"fidelity": "exact"}, {"fidelity": "same_world"}
 
 
 def test_a_model_in_slices_goes_on_with_other_workers_and_loses_nothing(tmp_path: Path) -> None:
-    """Inside a step and between two; full, LoRA and bf16; a worker without a micro-batch; from copies and back to copies."""
+    """Inside a step and between two; full, LoRA and bf16; a worker without a micro-batch; from copies and back to copies.
+
+    The bits are those of one worker, which has a copy of the model, whatever the worlds; under `same_world` those of an equal
+    world. A step that was begun under the other fidelity ends under it.
+    """
     found = run_paths(
         tmp_path,
         {
-            "copies": Course((2,)),
-            "three": Course((3,), (), FSDP),
-            "same": Course((3, 3), ((1, 0),), FSDP),
+            "one": Course((1,), (), FSDP),
             "chain": Course((2, 3, 1, 2), ((1, 0), (1, 7), (2, 1)), FSDP),
             "halved": Course((4, 2), (2,), FSDP),
-            "mixed": Course((2, 3, 2), ((1, 0), (2, 0)), {}, (DDP, FSDP, DDP)),
-            "few_copies": Course((2,), (), FEW),
+            "few_one": Course((1,), (), FEW | FSDP),
             "few": Course((4, 2), ((1, 0),), FEW | FSDP),
-            "lora_copies": Course((2,), (), LORA),
+            "lora_one": Course((1,), (), LORA | FSDP),
             "lora": Course((2, 3), ((1, 0),), LORA | FSDP),
-            "bf16": Course((3,), (), FSDP | {"dtype": "bf16"}),
-            "bf16_same": Course((3, 3), ((1, 0),), FSDP | {"dtype": "bf16"}),
-            "bf16_lora": Course((2, 3), ((1, 0),), FSDP | LORA | {"dtype": "bf16"}),
+            "bf16_one": Course((1,), (), BF16 | FSDP),
+            "bf16": Course((3, 2), ((1, 0),), BF16 | FSDP),
+            "bf16_lora": Course((2, 3), ((1, 0),), FSDP | LORA | BF16),
+            "copies": Course((2,)),
+            "mixed": Course((2, 3, 2), ((1, 0), (2, 0)), {}, (DDP, FSDP, DDP)),
+            "three": Course((3,), (), FSDP | SAME_WORLD),
+            "same": Course((3, 3), ((1, 0),), FSDP | SAME_WORLD),
+            "other": Course((4, 2), ((1, 0),), FSDP | SAME_WORLD),
+            "to_exact": Course((2, 3), ((1, 0),), FSDP, (SAME_WORLD, EXACT)),
+            "from_exact": Course((2, 3), ((1, 0),), FSDP, (EXACT, SAME_WORLD)),
         },
         global_batch=8,
     )
-    (copies,), (three,), (bf16,) = found["copies"], found["three"], found["bf16"]
-    assert_nothing_lost([three], copies)
-    assert starts(found["same"]) == [(0, 0), (1, 6)]
-    for name, whole in (("same", three), ("bf16_same", bf16)):
-        assert_nothing_lost(found[name], whole, relative=0.0)
-        assert_equal_bits(found[name], whole)
+    for name, one in (
+        ("chain", "one"),
+        ("halved", "one"),
+        ("few", "few_one"),
+        ("lora", "lora_one"),
+        ("bf16", "bf16_one"),
+    ):
+        assert_nothing_lost(found[name], found[one][0])
+        assert_equal_bits(found[name], found[one][0])
     assert starts(found["chain"]) == [(0, 0), (1, 4), (2, 0), (2, 2)]
-    for name in ("chain", "halved", "mixed"):
+    assert starts(found["same"]) == [(0, 0), (1, 6)]
+    (copies,), (three,) = found["copies"], found["three"]
+    assert_nothing_lost(found["same"], three, relative=0.0)
+    assert_equal_bits(found["same"], three)
+    for name in ("one", "mixed", "three", "other", "to_exact", "from_exact"):
         assert_nothing_lost(found[name], copies)
-    assert_nothing_lost(found["few"], found["few_copies"][0])
-    assert_nothing_lost(found["lora"], found["lora_copies"][0])
     for stages in found.values():
         assert_proved(stages)

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from tests.trainer.test_fit import LiveBytes
 from trainer_client.digests import state_digest
 from trainer_client.manifests import MANIFEST, manifest_bytes, measure
 from trainer_client.saving import proof
 from trainer_client.snapshot import main
+from trainer_client.snapshot_content import PIECE_ELEMENTS, content_of, differences
 from trainer_client.snapshots import Snapshot
 from trainer_client.stores import open_store
 from trainer_client.training_state import TENSORS, write_state
@@ -22,7 +24,7 @@ def save(where: Any, step: int = 5, *, cache: Path | None = None, **changes: Any
     """A snapshot of two parameters, taken two micro-steps into a step of two ranks."""
     weight = changes.pop("weight", torch.arange(4.0))
     tensors: dict[str, Any] = {
-        "model": {"w": weight, "b": torch.ones(2)},
+        "model": changes.pop("model", {"w": weight, "b": torch.ones(2)}),
         "optimizer": {
             "state": {0: {"exp_avg": torch.ones(4)}},
             "param_groups": [{"lr": changes.pop("lr", 0.1), "params": [0]}],
@@ -107,6 +109,19 @@ def test_diff_names_tensors_by_their_difference_and_values(tmp_path, capsys):
     assert "model/w: largest difference 0.5, 0.143 of the largest value; 1 of 4 elements" in text
     assert "optimizer/param_groups/0/lr: 0.1 and 0.2" in text
     assert "digest" not in text
+
+
+def test_diff_holds_hardly_more_than_one_tensor_at_a_time(tmp_path: Path) -> None:
+    model = {f"layer {number}": torch.randn(2**22) for number in range(3)}
+    one = save(tmp_path / "a", model=model)
+    other = save(tmp_path / "b", model=model | {"layer 2": model["layer 2"] + 1e-3})
+    contents, live = [content_of(one), content_of(other)], LiveBytes()
+    for tensor in (tensor for content in contents for tensor in content.tensors["model"].values()):
+        live._seen[tensor.untyped_storage()] = 0  # a mapped file
+    with live:
+        told = differences(*contents)
+    assert list(told["tensors"]) == ["model/layer 2"]
+    assert live.most < 5 * 8 * PIECE_ELEMENTS < model["layer 0"].nbytes
 
 
 @pytest.mark.parametrize("where", ["", "nowhere", "step-000001-abcd"])

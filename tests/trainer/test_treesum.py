@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_client.treesum import TreeSum, first_leaf, merged_nodes
+from trainer_client.treesum import TreeSum, first_leaf, merged_nodes, most_held
 from trainer_client.workshare import StepWork
 
 
@@ -39,6 +39,8 @@ def test_the_root_does_not_depend_on_who_adds_what_and_when(num_leaves: int, wor
 @given(st.integers(1, 64), st.integers(1, 8))
 def test_a_rank_that_does_consecutive_leaves_holds_few_nodes(num_leaves: int, world: int) -> None:
     for share in StepWork.whole(num_leaves, world).remaining:
+        before = [len(merged_nodes(num_leaves, [(0, leaf) for leaf in share[:at]])) for at in range(len(share))]
+        assert max(before, default=0) == (most_held(share[0], share[-1] + 1) if share else 0)
         nodes = merged_nodes(num_leaves, [(0, leaf) for leaf in share])
         assert len(nodes) <= 2 * max(1, num_leaves.bit_length())
         assert [first_leaf(node) for node in nodes] == sorted(first_leaf(node) for node in nodes)
@@ -62,3 +64,18 @@ def test_the_same_world_keeps_its_shares() -> None:
     work = StepWork(9, ((1, 2), (5,), (7, 8)))
     assert work.for_world(3) is work
     assert work.for_world(2).remaining == ((1, 2, 5), (7, 8))
+
+
+@given(st.integers(1, 40), st.integers(1, 8))
+def test_micro_batches_that_are_dealt_out_lie_side_by_side_in_every_round(num_micro: int, world: int) -> None:
+    work = StepWork.dealt(num_micro, world)
+    done: list[int] = []
+    for number in range(work.num_rounds):
+        found = work.round(number)
+        done += [found[rank] for rank in sorted(found)]
+        assert sorted(done) == list(range(len(done)))
+        assert work.after(number + 1).num_done == len(done)
+    assert len(done) == num_micro
+    assert StepWork.whole(num_micro, 3).for_world(world, dealt=True) == (
+        work if world != 3 else StepWork.whole(num_micro, 3)
+    )
