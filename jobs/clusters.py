@@ -7,8 +7,9 @@ import decimal
 
 from django.conf import settings
 
-from jobs.machines import AWS, spot_policy
+from jobs.machines import spot_policy
 from jobs.models import Job
+from jobs.providers import AWS
 
 
 def backends() -> tuple[str, ...]:

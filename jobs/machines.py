@@ -6,9 +6,8 @@ from django.conf import settings
 from django.db.models import Q
 
 from jobs.models import Job, Offer
+from jobs.providers import AWS, SIMULATED, planned_backend, provider
 
-# Providers: what `Offer.provider` and `Instance.backend` say of machines that are bought.
-SIMULATED, AWS = "simulated", "aws"
 SPOT_POLICIES = ("prefer", "only", "never")  # a job that names one is planned: its machines come and go
 
 
@@ -47,16 +46,6 @@ def policy_asked(job: Job) -> str:
     return str((job.config.get("resources") or {}).get("policy") or "selector")
 
 
-def provider() -> str:
-    """Whose machines are bought: one provider an installation, EC2 where jobs may run there."""
-    return AWS if AWS in settings.BACKENDS else SIMULATED
-
-
-def has_machines() -> bool:
-    """Whether machines can be bought here at all."""
-    return provider() == AWS or bool(settings.MARKET)
-
-
 def for_sale() -> Q:
     """Offers that may be bought from. Of EC2 many more may be known, from feeds and files."""
     if provider() == SIMULATED:
@@ -66,11 +55,6 @@ def for_sale() -> Q:
         region, _, instance_type = offer.partition("/")
         named |= Q(region=region, instance_type=instance_type)
     return named & Q(provider=AWS, product="Linux/UNIX")
-
-
-def planned_backend() -> str:
-    """The backend whose jobs run on machines that are bought for them."""
-    return AWS if provider() == AWS else "local"
 
 
 def is_planned(job: Job) -> bool:

@@ -3,20 +3,20 @@
 from dataclasses import dataclass
 from typing import Any
 
-from django.conf import settings
+from jobs.providers import has_machines
 
 
 @dataclass(frozen=True)
 class Tick:
     """One periodic task: the Celery task's name, its period and the queue that carries it.
 
-    `only_with`: the setting without which there is nothing to do.
+    `for_machines`: there is nothing to do where none can be bought.
     """
 
     task: str
     period_s: int
     queue: str = "clock"
-    only_with: str = ""
+    for_machines: bool = False
 
 
 SCHEDULE: dict[str, Tick] = {
@@ -28,8 +28,8 @@ SCHEDULE: dict[str, Tick] = {
     "sweep": Tick("workers.sweep", 3),
     "rules": Tick("workers.rules", 3),
     "notifications": Tick("workers.notifications", 3),
-    "machines": Tick("workers.machines", 1, "urgent", only_with="MARKET"),
-    "plans": Tick("workers.plans", 1, "control", only_with="MARKET"),
+    "machines": Tick("workers.machines", 1, "urgent", for_machines=True),
+    "plans": Tick("workers.plans", 1, "control", for_machines=True),
     "policies": Tick("workers.policies", 15, "control"),
     "orphans": Tick("workers.orphans", 60),
     "market_feeds": Tick("workers.market.feeds", 30),
@@ -49,5 +49,5 @@ def beat_schedule() -> dict[str, dict[str, Any]]:
             "options": {"queue": tick.queue, "expires": float(max(tick.period_s, 60))},
         }
         for name, tick in SCHEDULE.items()
-        if not tick.only_with or getattr(settings, tick.only_with)
+        if has_machines() or not tick.for_machines
     }

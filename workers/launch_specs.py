@@ -9,8 +9,9 @@ import sys
 from django.conf import settings
 
 from jobs.clusters import spot_wish
-from jobs.machines import AWS, is_planned
+from jobs.machines import is_planned
 from jobs.models import Attempt, Job
+from jobs.providers import AWS
 from jobs.selectors.machines import placed_machines
 from jobs.services.jobs import TRAINING_CHOICES, TRAINING_RANGES
 from jobs.services.resizes import worker_limits

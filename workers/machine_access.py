@@ -9,8 +9,8 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
-from jobs.machines import AWS, provider
 from jobs.models import Offer
+from jobs.providers import AWS, provider
 from jobs.selectors.market_steps import quotes_between
 from jobs.services.machines import MachineFacts
 from workers.aws.options import AwsOptions

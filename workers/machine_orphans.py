@@ -12,8 +12,9 @@ from typing import Any
 import structlog
 from django.core.exceptions import ValidationError
 
-from jobs.machines import ORPHAN, provider
+from jobs.machines import ORPHAN
 from jobs.models import Instance, Job, Offer, Team
+from jobs.providers import provider
 from jobs.services.machines import machine_adopt, machines_release
 from workers.machine_access import cloud, facts_of, tag
 

@@ -16,8 +16,9 @@ from django.conf import settings
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from jobs.machines import AWS, SIMULATED, for_sale, has_machines, provider
+from jobs.machines import for_sale
 from jobs.models import Attempt, FeedState, Instance, Offer
+from jobs.providers import AWS, SIMULATED, has_machines, provider
 from jobs.services.feeds import feed_set
 from jobs.services.machines import machine_gone, machine_seen, machines_release
 from jobs.states import ATTEMPT_LIVE, JOB_OVER

@@ -16,8 +16,8 @@ from forecasting.forecasters.auto import Auto
 from forecasting.forecasters.hazard import Hazard
 from forecasting.series import Series
 from jobs.demo.market import generated_batch
-from jobs.machines import SIMULATED
 from jobs.models import FeedState, MarketForecast, MarketSeriesScore, Offer
+from jobs.providers import SIMULATED
 from jobs.selectors.feeds import feeds_due
 from jobs.selectors.forecasts import offers_to_forecast, offers_to_score
 from jobs.selectors.market import offer_series

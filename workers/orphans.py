@@ -13,8 +13,8 @@ from django.core.exceptions import ValidationError
 from django.utils import timezone
 
 from jobs.clusters import backends
-from jobs.machines import has_machines
 from jobs.models import Attempt
+from jobs.providers import has_machines
 from jobs.services.instances import attempt_place
 from trainer_client.backends import Backend, BackendError
 from workers.backend_access import backend_named

@@ -10,8 +10,9 @@ from statistics import median
 
 from django.db.models import Max, Q, QuerySet
 
-from jobs.machines import SPOT_POLICIES, for_sale, planned_backend
+from jobs.machines import SPOT_POLICIES, for_sale
 from jobs.models import Attempt, Command, Decision, Instance, Job, Offer, PlanState, Rule, Worker
+from jobs.providers import planned_backend
 from jobs.scheduler.procurement import KINDS, RULE
 from jobs.selectors.costs import instance_cost_usd
 from jobs.selectors.market import offers_with_latest

@@ -10,8 +10,9 @@ from django.db import transaction
 
 from jobs.clusters import backends
 from jobs.errors import Conflict, Invalid, StaleWrite
-from jobs.machines import AWS, SPOT_POLICIES, has_machines, planned_backend
+from jobs.machines import SPOT_POLICIES
 from jobs.models import Dataset, Job, JobShard
+from jobs.providers import AWS, has_machines, planned_backend
 from jobs.scheduler.rules import completion, shard_loss, straggler
 from jobs.services.commands import command_issue
 from jobs.services.deadlines import deadline_check

@@ -9,8 +9,9 @@ from django.db.models import Min, Q
 from django.utils import timezone
 
 from forecasting.policies.registry import make_policy
-from jobs.machines import SPOT_POLICIES, for_sale, planned_backend
+from jobs.machines import SPOT_POLICIES, for_sale
 from jobs.models import Offer, Quote
+from jobs.providers import planned_backend
 
 RECENT = dt.timedelta(days=14)  # a price that was seen within it may come again
 MAX_WINDOW = 24  # slots that a policy may forecast: an epoch waits for it

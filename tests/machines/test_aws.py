@@ -10,8 +10,9 @@ import pytest
 from django.utils import timezone
 
 from jobs.errors import Invalid
-from jobs.machines import AWS, ORPHAN
+from jobs.machines import ORPHAN
 from jobs.models import FeedState, Instance, Job, Offer
+from jobs.providers import AWS
 from jobs.selectors.costs import instance_cost_usd
 from jobs.selectors.fleet import fleet_of
 from jobs.selectors.machines import holdings

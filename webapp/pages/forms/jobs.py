@@ -10,8 +10,9 @@ from django.utils import timezone
 
 from forecasting.policies.registry import POLICIES
 from jobs.clusters import backends
-from jobs.machines import has_machines, is_planned
+from jobs.machines import is_planned
 from jobs.models import Dataset, Job
+from jobs.providers import has_machines
 from jobs.services.jobs import TRAINING_DEFAULTS
 from webapp.pages.forms.base import OnceField, PageForm
 from webapp.pages.forms.moments import LocalMomentField, MomentForm
