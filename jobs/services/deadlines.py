@@ -27,7 +27,7 @@ def deadline_check(*, job: Job, now: dt.datetime) -> None:
             f"The deadline of {job.name} has passed.",
             fields={"deadline": [f"It was {job.deadline:%Y-%m-%d %H:%M} UTC; create the job anew with a later one."]},
         )
-    pace_s, whose = _best_pace(job)
+    pace_s, whose = best_pace(job)
     steps_left, left_s = job.goal_steps - job.current_step, (job.deadline - now).total_seconds()
     if pace_s is not None and steps_left * pace_s > left_s:
         needed_h, left_h = steps_left * pace_s / 3600, left_s / 3600
@@ -38,8 +38,8 @@ def deadline_check(*, job: Job, now: dt.datetime) -> None:
         raise Invalid(f"{job.name} cannot meet its deadline.", fields={"deadline": [hint]})
 
 
-def _best_pace(job: Job) -> tuple[float | None, str]:
-    """The shortest step known, in seconds, and whose word it is."""
+def best_pace(job: Job) -> tuple[float | None, str]:
+    """The shortest step known with the most workers, in seconds, and whose word it is."""
     known = [(pace, "the fastest of earlier attempts with these settings") for pace in past_paces_s(job=job)]
     declared = (job.config.get("goal") or {}).get("step_time_s")
     if declared:

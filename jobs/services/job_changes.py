@@ -11,7 +11,7 @@ from django.db import transaction
 from jobs.errors import Conflict, Invalid
 from jobs.machines import is_planned
 from jobs.models import Job
-from jobs.selectors.costs import job_costs_usd
+from jobs.services.budgets import budget_check
 from jobs.services.deadlines import deadline_check
 from jobs.services.events import Actor, event_append
 from jobs.services.plans import plan_ask
@@ -74,11 +74,8 @@ def _check(job: Job, changed: dict[str, Any], now: dt.datetime) -> None:
         errors = resource_errors(job.config.get("resources") or {}, job.backend)
         if errors:
             raise Invalid(f"{job.name} cannot be changed to that.", fields=errors)
-    if "budget_usd" in changed and job.budget_usd is not None:
-        spent = job_costs_usd(jobs=[job], now=now).get(job.pk, Decimal(0))
-        if 0 < spent >= Decimal(job.budget_usd):
-            hint = f"${spent:,.2f} are spent already; give more, or stop the job."
-            raise Invalid(f"{job.name} cannot be changed to that.", fields={"budget_usd": [hint]})
+    if "budget_usd" in changed:
+        budget_check(job=job, now=now)
     if "deadline" in changed:
         deadline_check(job=job, now=now)
 

@@ -14,6 +14,7 @@ from jobs.machines import SPOT_POLICIES
 from jobs.models import Dataset, Job, JobShard
 from jobs.providers import AWS, has_machines, planned_backend
 from jobs.scheduler.rules import completion, shard_loss, straggler
+from jobs.services.budgets import budget_check
 from jobs.services.commands import command_issue
 from jobs.services.deadlines import deadline_check
 from jobs.services.decisions import decisions_close
@@ -57,7 +58,7 @@ TRAINING_CHOICES: dict[str, tuple[str, ...]] = {
     "parallel": ("ddp", "fsdp"),  # a copy of the model on each worker, or slices of it
     "method": METHODS,  # answers to imitate, or pairs of answers to prefer
 }
-FIDELITIES = ("same_world", "exact")  # what a resize keeps bit by bit: see docs/trainer.md
+FIDELITIES = ("exact", "same_world")  # what a resize keeps bit by bit, the first by default: see docs/trainer.md
 
 
 def training_checked(training: dict[str, Any]) -> dict[str, Any]:
@@ -92,7 +93,9 @@ def job_file_checked(config: dict[str, Any], training: dict[str, Any], backend: 
     errors |= resource_errors(resources, backend)
     policies = SPOT_POLICIES if backend != "local" or (backend == planned_backend() and has_machines()) else ()
     if backend == AWS and resources.get("spot_policy") not in policies:
-        errors["resources.spot_policy"] = [f"A job on {AWS} runs on machines that are bought for it: {', '.join(policies)}."]
+        errors["resources.spot_policy"] = [
+            f"A job on {AWS} runs on machines that are bought for it: {', '.join(policies)}."
+        ]
     elif resources.get("spot_policy") not in (None, "on-demand", "auto", *policies):
         known = f"{', '.join(policies)}, on-demand or auto" if policies else "on-demand or auto"
         errors["resources.spot_policy"] = [f"No machines of this policy can be had here: {known}."]
@@ -100,8 +103,6 @@ def job_file_checked(config: dict[str, Any], training: dict[str, Any], backend: 
         errors["snapshot.uri"] = [f"The {backend} backend keeps snapshots in the job's own folder; leave this out."]
     if (config.get("snapshot") or {}).get("fidelity", FIDELITIES[0]) not in FIDELITIES:
         errors["snapshot.fidelity"] = [f"One of {', '.join(FIDELITIES)}."]
-    if (config.get("snapshot") or {}).get("fidelity") == "exact" and training.get("parallel") == "fsdp":
-        errors["snapshot.fidelity"] = ["exact needs training.parallel ddp: it adds whole gradients in one fixed order."]
     errors |= preference_errors(config, training)
     if not django_settings.ALLOW_JOB_COMMANDS:
         for name in ("env", "setup", "run"):
@@ -250,8 +251,9 @@ def _take_shards(job: Job, weights: dict[str, float]) -> None:
 
 
 def job_submit(*, job: Job, now: dt.datetime, actor: Actor = SYSTEM) -> Job:
-    """Queue a draft and order its launch. Raises `Invalid` for a deadline that cannot be met."""
+    """Queue a draft and order its launch. Raises `Invalid` for a deadline that cannot be met or a budget that cannot pay."""
     deadline_check(job=job, now=now)
+    budget_check(job=job, now=now)
     with transaction.atomic():
         state_move(job, "queued", now=now, actor=actor, submitted_at=now, text=f"{job.name} submitted.")
         command_issue(job=job, kind="launch", key=f"launch:{job.uuid}:1", now=now, actor=actor)

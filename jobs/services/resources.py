@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from django.db.models import Min, Q
+from django.db.models import Min, Q, QuerySet
 from django.utils import timezone
 
 from forecasting.policies.registry import make_policy
@@ -46,8 +46,7 @@ def _policy_errors(resources: dict[str, Any]) -> Errors:
 
 def market_errors(resources: dict[str, Any]) -> Errors:
     """What no offer could match. Where no offer is known yet nothing is refused."""
-    kinds = {"only": Q(is_spot=True), "never": Q(is_spot=False)}.get(str(resources.get("spot_policy")), Q())
-    offers = Offer.objects.filter(for_sale(), kinds)
+    offers = _offers(resources)
     if not offers.exists():
         return {}
     if where := resources.get("regions"):
@@ -64,7 +63,18 @@ def market_errors(resources: dict[str, Any]) -> Errors:
     return {}
 
 
-def _lowest_usd(offers: Any) -> float | None:
+def lowest_usd_per_hour(resources: dict[str, Any]) -> float | None:
+    """The lowest price of late of a machine that the job file allows, or None where none is known."""
+    offers = _offers(resources)
+    return _lowest_usd(offers.filter(region__in=where) if (where := resources.get("regions")) else offers)
+
+
+def _offers(resources: dict[str, Any]) -> QuerySet[Offer]:
+    kinds = {"only": Q(is_spot=True), "never": Q(is_spot=False)}.get(str(resources.get("spot_policy")), Q())
+    return Offer.objects.filter(for_sale(), kinds)
+
+
+def _lowest_usd(offers: QuerySet[Offer]) -> float | None:
     """The lowest price of the offers of late, or the last known one where none was told since."""
     quotes = Quote.objects.filter(offer__in=offers, price_usd_per_hour__isnull=False)
     recent = quotes.filter(at__gte=timezone.now() - RECENT).aggregate(low=Min("price_usd_per_hour"))["low"]

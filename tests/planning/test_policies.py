@@ -13,6 +13,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from forecasting.policies.registry import PLANNING_POOL, PROGRAMME
 from jobs.epoch import plans_tick
@@ -20,8 +21,10 @@ from jobs.errors import Invalid
 from jobs.models import Command, Decision, Job, MarketPast, PlanState, PolicyWeights
 from jobs.previews import job_preview
 from jobs.services.job_changes import job_change
+from jobs.services.jobs import job_submit
 from jobs.services.market_pasts import KEEP, pasts_prune
 from jobs.services.resources import resource_errors
+from tests.api.http import client_for
 from tests.factories import NOW, make_cast, make_team
 from tests.planning.world import hold, make_market, on_demand_offer, planned_job, train
 from workers.policies import policies_tick
@@ -185,7 +188,9 @@ def test_a_new_deadline_is_planned_at_once_and_stands_in_the_history() -> None:
     client = Client()
     client.force_login(cast.operator)
     assert "Change the limits" in client.get(reverse("job", args=[job.uuid])).content.decode()
-    job_change(job=job, changes={"deadline": later(5.2 * 3600), "budget_usd": Decimal(99)}, now=later(10), actor=_actor(cast))
+    job_change(
+        job=job, changes={"deadline": later(5.2 * 3600), "budget_usd": Decimal(99)}, now=later(10), actor=_actor(cast)
+    )
     event = job.events.get(kind="job.changed")
     assert "deadline" in event.text
     assert event.data["budget_usd"] == [None, "99"]
@@ -218,3 +223,55 @@ def _actor(cast: Any) -> Any:
     from jobs.services.events import Actor
 
     return Actor.person(cast.operator)
+
+
+def test_a_budget_that_cannot_pay_even_on_the_fewest_machines_is_refused_at_submit() -> None:
+    """900 steps of 65 s on one machine (20 s on four, a tenth serial) at $1 an hour."""
+    make_market(spot=4)
+    job = planned_job(status="draft", budget_usd="5.00")
+    with pytest.raises(Invalid) as refusal:
+        job_submit(job=job, now=NOW)
+    hint = str(refusal.value.extra["fields"]["budget_usd"])
+    assert "15.38 machine-hours on 1" in hint
+    assert "$5.00 are left" in hint
+    Job.objects.filter(pk=job.pk).update(budget_usd=20)
+    job.refresh_from_db()
+    assert job_submit(job=job, now=NOW).status == "queued"
+
+
+def test_limits_are_changed_over_rest_and_the_plan_says_who_decides() -> None:
+    offer = make_market(spot=4, now=timezone.now())
+    cast = make_cast()
+    job = planned_job(cast.team, hours=40.0, status="draft")
+    Job.objects.filter(pk=job.pk).update(deadline=timezone.now() + dt.timedelta(hours=20))
+    address = f"/api/v1/jobs/{job.uuid}/"
+    operator, viewer = client_for(cast.team, cast.operator), client_for(cast.team, cast.viewer, "read")
+    assert viewer.patch(address, {"budget_usd": "50"}, format="json").status_code == 403
+    told = operator.patch(address, {"budget_usd": "50", "policy": "SpotFirst", "regions": ["sim"]}, format="json")
+    assert told.status_code == 200, told.content
+    assert told.json()["budget_usd"] == "50.00"
+    assert told.json()["config"]["resources"]["policy"] == "SpotFirst"
+    assert operator.get(f"{address}plan/").json()["policy"] == "SpotFirst, as its file asks"
+    refused = operator.patch(address, {"max_price": 0.01}, format="json")
+    assert refused.status_code == 400
+    assert "was $1 an hour" in refused.json()["fields"]["resources.max_price"][0]
+    assert (
+        operator.patch(address, {"regions": None}, format="json").json()["config"]["resources"].get("regions") is None
+    )
+    assert operator.get(f"/api/v1/offers/{offer.uuid}/policies/").json() == []
+
+
+def test_limits_are_changed_on_the_page_of_the_job() -> None:
+    make_market(spot=4)
+    cast = make_cast()
+    job = planned_job(cast.team, status="draft", hours=None)
+    client = Client()
+    client.force_login(cast.operator)
+    address = reverse("job_act", args=[job.uuid, "change"])
+    sent = {"change-budget_usd": "77", "change-policy": "SpotFirst", "change-max_price": "2.5", "change-regions": "sim"}
+    assert client.post(address, sent).status_code == 302
+    job.refresh_from_db()
+    assert str(job.budget_usd) == "77.00"
+    assert {"policy": "SpotFirst", "max_price": 2.5, "regions": ["sim"]}.items() <= job.config["resources"].items()
+    page = client.post(address, sent | {"change-regions": "mars"}, follow=True).content.decode()
+    assert "there is sim" in page
