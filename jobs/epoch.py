@@ -30,7 +30,7 @@ from jobs.selectors.planning import (
 )
 from jobs.selectors.policy_weights import leaders
 from jobs.services.epochs import Planned, Seen, plans_store
-from jobs.services.plans import FIRST, PACE_CHANGED, ROOM, plans_claim
+from jobs.services.plans import CALM, plans_claim
 from jobs.services.policy_weights import kinds_want
 
 
@@ -111,7 +111,7 @@ def _planned(
     epoch: Epoch, rows: JobRows, facts: PlanFacts, found: tuple[Wish, Wish], why: str, priority: Priority
 ) -> Planned:
     """The wish within quota, budget and the spot that those before it have left, ready to be stored."""
-    frame = frame_of(epoch, rows, facts, priority.effective, is_urgent=why not in ("", FIRST, PACE_CHANGED, ROOM))
+    frame = frame_of(epoch, rows, facts, priority.effective, is_urgent=why not in CALM)
     one = placed(facts, *found, frame)
     lacks = found[0].size - one.wish.size if one.held_back == frame.quota else 0
     epoch.lacks(rows.job, priority.effective, lacks)
@@ -148,4 +148,4 @@ def without_on_demand(facts: PlanFacts, markets: Markets, clock_s: float) -> Out
         return None
     situation = situation_of(facts, markets, clock_s)
     outlook = spot_only_outlook(situation, spread=facts.spread, deadline=deadline_slots(facts, markets))
-    return Outlook(outlook.cost, outlook.finish.scaled(situation.job.slot_s), outlook.chance)
+    return Outlook(outlook.cost, outlook.finish.scaled(situation.job.slot_s / markets.pace), outlook.chance)

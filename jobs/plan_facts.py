@@ -20,7 +20,15 @@ from jobs.scheduler.kinds import Kind, kind_of
 from jobs.scheduler.planner import SELECTOR, Followed, Markets, PlanFacts, SpotQuote, slot_of, uses_programme
 from jobs.scheduler.speed import Speed, pace_spread, speed_of
 from jobs.selectors.market import offer_series
-from jobs.selectors.planning import JobRows, OfferNow, changeover_of, held_by_offer, step_times
+from jobs.selectors.planning import (
+    JobRows,
+    OfferNow,
+    boot_of,
+    changeover_left,
+    changeover_of,
+    held_by_offer,
+    step_times,
+)
 from jobs.services.resizes import worker_limits
 
 MAX_SPREAD = 0.4
@@ -89,6 +97,7 @@ def facts_of(epoch: Epoch, rows: JobRows) -> PlanFacts:
     high = max(low, min(high, job.num_workers)) if not _nodes(job).get("max") else high
     speed = speed_of(measured_s=measured, now=running) or _declared(job)
     steps_left, steps_spread = work_left(job, completion_known(job))
+    changeover_s = (changeover_of(rows) or min(CHANGEOVER_S, epoch.slot_s)) + boot_of(rows)
     facts = PlanFacts(
         policy=spot_policy(job),
         steps_left=steps_left,
@@ -97,7 +106,8 @@ def facts_of(epoch: Epoch, rows: JobRows) -> PlanFacts:
         n_max=high,
         speed=speed,
         spread=min(MAX_SPREAD, math.hypot(pace_spread(known), steps_spread)),
-        changeover_s=changeover_of(rows) or min(CHANGEOVER_S, epoch.slot_s),
+        changeover_s=changeover_s,
+        changeover_left_s=changeover_left(rows, changeover_s, epoch.now),
         held_spot=rows.held("spot"),
         held_on_demand=rows.held("on_demand"),
         on_demand_usd_per_hour=on_demand_usd_per_hour(epoch, job),
@@ -176,7 +186,9 @@ def _spot_quote(epoch: Epoch, rows: JobRows, facts: PlanFacts) -> SpotQuote | No
 
 
 def spot_left(epoch: Epoch, rows: JobRows, offer: OfferNow, most: int) -> int:
-    """Spot machines of an offer that other planned jobs leave to this one."""
+    """Spot machines of an offer that other planned jobs leave to this one. A notice is newer than any quote."""
+    if rows.noticed_in(offer.offer.pk):
+        return 0
     if offer.availability is None:
         return most
     return max(0, offer.availability - epoch.spot_of_others(offer.offer, rows.job))

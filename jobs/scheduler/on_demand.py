@@ -59,8 +59,8 @@ def on_demand_proposal(
 
 def _cap_usd(facts: PlanFacts, wish: Wish, settings: Settings) -> float:
     """The on-demand bill to the end with a margin, within what the budget has left."""
-    hours = (wish.finish.high if wish.finish else 4 * facts.changeover_s) / 3600
-    cap = settings.cap_margin * facts.usd_per_hour(0, wish.on_demand) * hours
+    used_s = max(wish.finish.high if wish.finish else 4 * facts.changeover_s, 2 * settings.until_next_s)
+    cap = settings.cap_margin * facts.usd_per_hour(0, wish.on_demand) * used_s / 3600
     if facts.budget_usd is not None:
         cap = min(cap, facts.budget_usd - facts.spent_usd - saving_usd(facts))
     return round(max(0.01, cap), 2)

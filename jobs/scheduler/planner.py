@@ -15,6 +15,7 @@ from forecasting.policies.registry import PROGRAMME
 from forecasting.problem import Offer as Market
 from jobs.scheduler.speed import Speed
 
+SLOT_S = 300.0  # of a market that goes at the speed of the clock
 MAX_SLOTS = 128  # a deadline far away is planned in longer slots
 SELECTOR = "selector"  # what a job file names for the policy that has done best
 MIN_MARGIN, MAX_MARGIN = 0.03, 0.15
@@ -69,6 +70,7 @@ class PlanFacts:
     changeover_s: float
     held_spot: int = 0
     held_on_demand: int = 0
+    changeover_left_s: float = 0.0  # until what is held trains
     spot: SpotQuote | None = None
     on_demand_usd_per_hour: float | None = None
     spent_usd: float = 0.0
@@ -141,6 +143,11 @@ class Markets:
 
     slot_s: float
     past: dict[tuple[str, float], Market] = field(default_factory=dict)
+
+    @property
+    def pace(self) -> float:
+        """Seconds of the market in a second: shorter slots than usual are those of a market in fast motion, learnt alike."""
+        return max(1.0, SLOT_S / self.slot_s)
 
     def past_of(self, facts: PlanFacts) -> Market | None:
         """The past that a job is planned with, None where it needs none."""

@@ -20,7 +20,8 @@ MACHINES, ON_DEMAND = "machines", "on_demand"  # subjects: what may happen by ru
 KINDS = ("procure", "release", "switch_to_on_demand", "migrate", "idle", "preempt_job")
 ASK_AHEAD = 3  # looks of the planner, before a cover runs out
 DEADLINE = ("guard", "late")
-URGENT = (*DEADLINE, "budget", "probe")
+HARD = ("budget", "probe")
+URGENT = (*DEADLINE, *HARD)
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,8 @@ def needs_asking(facts: PlanFacts, wish: Wish, standing: Standing, settings: Set
     """Whether the wish holds more on-demand than an approval covers, or that cover is about to run out."""
     if wish.on_demand > standing.covered:
         return True
-    soon = facts.usd_per_hour(0, wish.on_demand) * ASK_AHEAD * settings.until_next_s / 3600
-    return wish.on_demand > 0 and standing.covered_usd_left < soon
+    ahead_s = min(ASK_AHEAD * settings.until_next_s, wish.finish.high if wish.finish else math.inf)
+    return wish.on_demand > 0 and standing.covered_usd_left < facts.usd_per_hour(0, wish.on_demand) * ahead_s / 3600
 
 
 def machines_proposal(
@@ -134,26 +135,32 @@ def machines_proposal(
 
 def _may_change(facts: PlanFacts, wish: Wish, standing: Standing, settings: Settings) -> bool:
     """Hysteresis: nothing for a while after a change, at least two changeovers, and at most so many in the window."""
-    if standing.is_urgent or _cannot_wait(wish, standing):
+    if not standing.size or wish.rule in HARD:
         return True
     if _nearly_done(facts, standing) or _needed_again(facts, wish, standing):
         return False
+    if standing.is_urgent or _cannot_wait(wish, standing, settings):
+        return True
     rest_s = max(settings.min_run_s, 2 * facts.changeover_s)
     return standing.since_change_s >= rest_s and standing.num_changes < settings.max_changes
 
 
-def _cannot_wait(wish: Wish, standing: Standing) -> bool:
-    """The first start, the budget, or on-demand that the deadline needs; that it needs less than is held can wait."""
-    needs_more = wish.on_demand > standing.on_demand or wish.size > standing.size
-    return not standing.size or (wish.rule in URGENT and (needs_more or wish.rule not in DEADLINE))
+def _cannot_wait(wish: Wish, standing: Standing, settings: Settings) -> bool:
+    """More machines that the deadline needs: as the rule says, or as the last safe moment comes before the planner looks again."""
+    if wish.rule in DEADLINE:
+        return wish.on_demand > standing.on_demand or wish.size > standing.size
+    soon = wish.last_safe_s is not None and wish.last_safe_s < settings.until_next_s
+    return soon and wish.on_demand > standing.on_demand
 
 
 def _nearly_done(facts: PlanFacts, standing: Standing) -> bool:
     """Whether the machines held end the job in time, and no later than two changeovers from now."""
-    if facts.speed is None:
+    size = min(standing.size, facts.held)
+    if facts.speed is None or not size:
         return False
-    rest_s = facts.steps_left * facts.speed.step_time_s(standing.size)
-    return rest_s <= 2 * facts.changeover_s and (facts.time_left_s is None or rest_s <= facts.time_left_s)
+    rest_s = facts.changeover_left_s + facts.steps_left * facts.speed.step_time_s(size)
+    in_time = facts.time_left_s is None or rest_s * (1 + facts.margin) <= facts.time_left_s
+    return rest_s <= 2 * facts.changeover_s and in_time
 
 
 def _needed_again(facts: PlanFacts, wish: Wish, standing: Standing) -> bool:

@@ -23,7 +23,7 @@ def deadline_slots(facts: PlanFacts, markets: Markets) -> float:
 
 
 def situation_of(facts: PlanFacts, markets: Markets, clock_s: float) -> Situation:
-    """The forecasting library's view of a job: slots, machines, USD per machine and slot."""
+    """The forecasting library's view of a job: slots, machines, USD per machine and slot, seconds of the market."""
     assert facts.speed is not None
     assert facts.spot is not None
     assert facts.on_demand_usd_per_hour is not None
@@ -42,8 +42,8 @@ def situation_of(facts: PlanFacts, markets: Markets, clock_s: float) -> Situatio
         n_max=facts.n_max,
         allowed_sizes=sizes_told_apart(facts.n_min, facts.n_max),
         throughput=facts.speed.curve(facts.n_max),
-        changeover_s=_stepped(facts.changeover_s),
-        slot_s=slot_s,
+        changeover_s=_stepped(facts.changeover_s) * markets.pace,
+        slot_s=slot_s * markets.pace,
         approval_slots=math.ceil(waits / slot_s) if facts.held_on_demand == 0 else 0,
     )
     market = markets.past[(facts.spot.offer, slot_s)]
@@ -54,6 +54,7 @@ def situation_of(facts: PlanFacts, markets: Markets, clock_s: float) -> Situatio
         (market,),
         held_spot=facts.held_spot,
         held_on_demand=facts.held_on_demand,
+        changeover_left_s=facts.changeover_left_s * markets.pace,
         clock_s=clock_s,
         spot_here=facts.spot.available,
     )
@@ -73,13 +74,13 @@ def _stepped(seconds: float) -> float:
     return float(CHANGEOVER_STEP ** math.ceil(math.log(seconds, CHANGEOVER_STEP) - 1e-9))
 
 
-def follow_of(facts: PlanFacts, situation: Situation) -> Follow | None:
+def follow_of(facts: PlanFacts, situation: Situation, slot_s: float) -> Follow | None:
     """The policy that decides, on the even line from where the job could first be planned; None for the programme."""
     name = facts.followed.policy
     if name == PROGRAMME or facts.speed is None:
         return None
     task = situation.job
-    done = facts.steps_done * facts.speed.step_time_1_s / task.slot_s
-    slot = round(facts.begun_s / task.slot_s)
+    done = facts.steps_done * facts.speed.step_time_1_s / slot_s
+    slot = round(facts.begun_s / slot_s)
     line = replace(task, work=situation.work_left + done, deadline_slots=slot + task.deadline_slots)
     return Follow(make_policy(name).policy, line, slot)

@@ -30,7 +30,10 @@ def wishes(
         situations,
         spreads=[jobs[i].spread for i in places],
         deadlines=[deadline_slots(jobs[i], markets) for i in places],
-        follow=[follow_of(jobs[i], situation) for i, situation in zip(places, situations, strict=True)],
+        follow=[
+            follow_of(jobs[i], situation, situation.job.slot_s / markets.pace)
+            for i, situation in zip(places, situations, strict=True)
+        ],
         passes=[passes[i] for i in places] if passes else None,
         num_paths=NUM_PATHS,
     )

@@ -47,6 +47,12 @@ class JobRows:
         """Machines that run and are under no notice."""
         return sum(m.kind == kind and m.status == "running" and m.notice_at is None for m in self.machines)
 
+    def noticed_in(self, offer_id: int) -> bool:
+        """Whether a machine of an offer is being taken: there is no more room in it than what is held."""
+        return any(
+            m.offer_id == offer_id and m.notice_at is not None and m.status != "terminated" for m in self.machines
+        )
+
     def held_in(self, offer_id: int) -> int:
         """Of those, the spot machines of one offer."""
         there = [m for m in self.machines if m.offer_id == offer_id and m.kind == "spot"]
@@ -238,16 +244,38 @@ def _mean_s(attempt: Attempt) -> float:
 def changeover_of(rows: JobRows) -> float | None:
     """Seconds without progress at a change, in the middle of the attempts of the job or of those like it.
 
-    From the end of the attempt that left at a snapshot, or from the order of the new one, to its first report.
+    From the end of the attempt that left at a snapshot, or from the order of the new one, to its first report; waiting for
+    machines is no part of it.
     """
     attempts, lost = rows.attempts or rows.alike, []
     for i, attempt in enumerate(attempts):
         before = attempts[i - 1] if i and rows.attempts else None
         left_at = before.ended_at if before is not None and before.status == "resized" else None
-        begun = left_at or attempt.created_at
+        there = [m.started_at for m in rows.machines if m.started_at and m.started_at <= attempt.created_at]
+        begun = max([left_at, *there]) if left_at else attempt.created_at
         if attempt.running_at is not None and attempt.running_at >= begun:
             lost.append((attempt.running_at - begun).total_seconds())
     return median(lost) if lost else None
+
+
+def boot_of(rows: JobRows) -> float:
+    """Seconds from the order of a machine to its start, in the middle of those that were to be had; 0 where there was none yet."""
+    waits = [
+        (m.started_at - m.created_at).total_seconds() for m in rows.machines if m.started_at and not m.asked.get("num")
+    ]
+    return max(0.0, median(waits)) if waits else 0.0
+
+
+def changeover_left(rows: JobRows, changeover_s: float, now: dt.datetime) -> float:
+    """Seconds until what is held trains: all of a changeover before the trainer has moved there, then what is left of it."""
+    held, newest = rows.held("spot") + rows.held("on_demand"), rows.attempts[-1] if rows.attempts else None
+    if not held:
+        return 0.0
+    if newest is None or newest.ended_at is not None:
+        return changeover_s
+    if newest.running_at is None:
+        return max(0.0, changeover_s - (now - newest.created_at).total_seconds())
+    return 0.0 if newest.world_size == held else changeover_s
 
 
 def on_demand_spent_usd(rows: JobRows, since: dt.datetime, now: dt.datetime) -> float:

@@ -14,7 +14,7 @@ from jobs.scheduler.procurement import RULE
 from jobs.selectors.decisions import args_in_force
 from jobs.services.commands import command_issue
 from jobs.services.events import SYSTEM, Actor, event_append
-from jobs.services.plans import plan_ask, plan_change_noted
+from jobs.services.plans import APPROVED, plan_ask, plan_change_noted
 from jobs.services.second_approvals import (
     approvals_make_void,
     half_tell,
@@ -158,7 +158,7 @@ def _carry_out(decision: Decision, final: dict[str, Any], now: dt.datetime, acto
     if decision.rule == RULE:
         plan_change_noted(job=decision.job, now=now)
     if decision.rule == RULE and actor.user is not None:
-        plan_ask(job=decision.job, now=now, why=f"{decision} was approved.")
+        plan_ask(job=decision.job, now=now, why=APPROVED)
     command_issue(
         job=decision.job,
         kind=decision.kind,

@@ -78,10 +78,30 @@ def test_machines_that_end_the_job_in_time_within_two_changeovers_are_left_alone
     standing = Standing(0, 2)
     step_s = Speed(40.0, 0.1).step_time_s(2)
     almost, more = int(110.0 / step_s), int(130.0 / step_s) + 1  # a changeover takes 60 s
-    assert machines_proposal(facts(steps_left=almost), wish(1), standing, SETTINGS) is None
-    assert machines_proposal(facts(steps_left=more), wish(1), standing, SETTINGS) is not None
-    assert machines_proposal(facts(steps_left=almost, time_left_s=20.0), wish(4), standing, SETTINGS) is not None
-    assert machines_proposal(facts(steps_left=almost), wish(4, 0, "guard"), standing, SETTINGS) is not None
+    there = facts(steps_left=almost, held_on_demand=2)
+    assert machines_proposal(there, wish(1), standing, SETTINGS) is None
+    assert machines_proposal(there, wish(1), replace(standing, is_urgent=True), SETTINGS) is None
+    assert machines_proposal(there, wish(4, 0, "guard"), standing, SETTINGS) is None
+    assert machines_proposal(replace(there, steps_left=more), wish(1), standing, SETTINGS) is not None
+    assert machines_proposal(replace(there, time_left_s=20.0), wish(4), standing, SETTINGS) is not None
+    assert machines_proposal(replace(there, changeover_left_s=30.0), wish(1), standing, SETTINGS) is not None
+    assert machines_proposal(replace(there, held_on_demand=0), wish(1), standing, SETTINGS) is not None, "only ordered"
+
+
+def test_on_demand_does_not_wait_where_the_next_look_would_be_too_late() -> None:
+    late, standing = replace(wish(0, 2), last_safe_s=500.0), Standing(2, 0, since_change_s=10.0)
+    assert machines_proposal(facts(held_spot=2), late, standing, SETTINGS) is not None
+    assert machines_proposal(facts(held_spot=2), replace(late, last_safe_s=700.0), standing, SETTINGS) is None
+    assert machines_proposal(facts(held_spot=2), replace(wish(1), last_safe_s=500.0), standing, SETTINGS) is None
+
+
+def test_a_cap_pays_for_the_machines_until_they_have_been_of_use_and_is_not_asked_for_twice_at_the_end() -> None:
+    nearly = replace(wish(0, 2), finish=Band(60.0, 40.0, 80.0))
+    cap = on_demand_proposal(facts(), nearly, wish(0), Standing(), SETTINGS).args["max_usd"]
+    assert cap == pytest.approx(1.3 * 2 * 3.0 * 2 * SETTINGS.until_next_s / 3600)
+    covered = Standing(0, 2, covered=2, covered_usd_left=0.5)
+    assert not needs_asking(facts(), nearly, covered, SETTINGS)
+    assert needs_asking(facts(), wish(0, 2), covered, SETTINGS)
 
 
 def test_on_demand_that_would_soon_be_needed_again_is_kept() -> None:
