@@ -4,6 +4,9 @@ A state is nested mappings and sequences of tensors (torch or numpy), numbers, s
 shape and every byte of a tensor count; how it is held does not: strides, device, `requires_grad`, a DTensor's placement.
 An integer key counts as its text (JSON knows no other) and a tuple as a list.
 
+A tensor's bytes are hashed by XXH3 (128 bits), everything above them by SHA-256: made to see what went wrong on a disk, on
+the way or in a program, not to stop who forges a state on purpose.
+
 Tensors are read in pieces by a few threads, so that hardly more than those pieces is held in memory. A DTensor is
 gathered, one at a time: then every rank calls with the same keys. `Known` stands for a value whose digest was computed
 elsewhere, such as a tensor that no rank holds as a whole (`slicedigests`).
@@ -21,9 +24,11 @@ from types import NoneType
 from typing import Any
 
 import numpy as np
+import xxhash
 
 PIECE_BYTES = 16 * 1024 * 1024  # part of the format: a tensor's digest is that of its pieces' digests
 MAX_THREADS = 4
+KIND = "xxh3:"  # digests of another kind cannot be compared with ours
 
 
 class Known(str):
@@ -33,7 +38,7 @@ class Known(str):
 
 
 def state_digest(parts: Mapping[str, Any]) -> str:
-    """`sha256:…` over all of `parts`. `ValueError` names the place of a value that has no digest."""
+    """`xxh3:…` over all of `parts`. `ValueError` names the place of a value that has no digest."""
     return combined_digest(part_digests(parts))
 
 
@@ -52,7 +57,7 @@ def leaf_digests(state: Mapping[str, Any]) -> dict[str, str]:
 
 def combined_digest(parts: Mapping[str, str]) -> str:
     """The digest of a whole state from those of its parts."""
-    return "sha256:" + _hex("\n".join(_line((name,), parts[name]) for name in sorted(parts)).encode())
+    return KIND + _hex("\n".join(_line((name,), parts[name]) for name in sorted(parts)).encode())
 
 
 def differing_parts(left: Mapping[str, str], right: Mapping[str, str]) -> list[str]:
@@ -177,7 +182,7 @@ def _line(path: tuple[str, ...], digest: str) -> str:
 
 
 def _hash(piece: memoryview) -> bytes:
-    return hashlib.sha256(piece).digest()
+    return xxhash.xxh3_128_digest(piece)
 
 
 def _hex(content: bytes) -> str:

@@ -1,7 +1,7 @@
 """The manifest of a snapshot: which files, how large, with which checksums, and a checksum over the manifest itself.
 
-A file's checksum is that of the checksums of its pieces, so that several threads can work on it, and hashing runs while the disk
-still writes. Manifests of version 1 hold a plain SHA-256 and are still read.
+Checksums are XXH3 (128 bits): they cost next to nothing beside the disk and see whatever a disk or a network does to a file, but
+are no defence against who alters one on purpose. Manifests of version 2, with SHA-256 over pieces, are still read.
 """
 
 from __future__ import annotations
@@ -10,20 +10,48 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, Self
+
+import xxhash
 
 MANIFEST = "manifest.json"
-VERSION = 2
-PIECE_BYTES = 16 * 1024 * 1024  # part of the format
-MAX_THREADS = 4
+VERSION = 3
+CHECKSUM = "xxh3_128"
+PIECE_BYTES = 16 * 1024 * 1024  # part of the format of version 2
 UNREADABLE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)  # what a lost or rotten file gives
 
 
 class SnapshotCorrupt(ValueError):
     """A snapshot that does not match its manifest; the message names the file."""
+
+
+class PiecedSha256:
+    """SHA-256 over the SHA-256 of each piece of `PIECE_BYTES`."""
+
+    def __init__(self) -> None:
+        self._pieces, self._piece, self._room = hashlib.sha256(), hashlib.sha256(), PIECE_BYTES
+
+    def update(self, data: Any) -> None:
+        rest = memoryview(data).cast("B")
+        while len(rest):
+            part, rest = rest[: self._room], rest[self._room :]
+            self._piece.update(part)
+            self._room -= len(part)
+            if not self._room:
+                self._pieces.update(self._piece.digest())
+                self._piece, self._room = hashlib.sha256(), PIECE_BYTES
+
+    def hexdigest(self) -> str:
+        whole = self._pieces.copy()
+        if self._room < PIECE_BYTES:
+            whole.update(self._piece.digest())
+        return whole.hexdigest()
+
+
+CHECKSUMS: Mapping[str, Callable[[], Any]] = {CHECKSUM: xxhash.xxh3_128, "sha256_pieces": PiecedSha256}
 
 
 def manifest_bytes(manifest: dict[str, Any]) -> bytes:
@@ -45,7 +73,7 @@ def manifest_read(where: str, read: Callable[[], bytes]) -> dict[str, Any]:
         raise SnapshotCorrupt(f"{where}: no readable manifest ({error})") from error
     except (ValueError, KeyError, TypeError) as error:
         raise SnapshotCorrupt(f"{where}: no readable manifest ({type(error).__name__}: {error})") from error
-    if manifest.get("version", 0) >= 2 and manifest.pop("manifest_sha256", "") != _own_digest(manifest):
+    if manifest.pop("manifest_sha256", "") != _own_digest(manifest):
         raise SnapshotCorrupt(f"{where}: the manifest was altered")
     return dict(manifest)
 
@@ -53,7 +81,7 @@ def manifest_read(where: str, read: Callable[[], bytes]) -> dict[str, Any]:
 def check_file(folder: Path, name: str, expected: dict[str, Any], *, from_disk: bool = False) -> None:
     """Compare a file with its entry. `SnapshotCorrupt` where it differs or is gone."""
     try:
-        found = measure(folder / name, plain="sha256" in expected, from_disk=from_disk)
+        found = measure(folder / name, kind_of(expected), from_disk=from_disk)
     except OSError as error:
         if error.errno not in UNREADABLE:
             raise
@@ -68,46 +96,62 @@ def compare(where: str, found: dict[str, Any], expected: dict[str, Any]) -> None
         raise SnapshotCorrupt(f"{where}: {what} differs from the manifest")
 
 
-def measure(path: Path, *, plain: bool = False, sync: bool = False, from_disk: bool = False) -> dict[str, Any]:
+def measure(path: Path, kind: str = CHECKSUM, *, sync: bool = False, from_disk: bool = False) -> dict[str, Any]:
     """Size and checksum of a file; `sync` makes it durable meanwhile, `from_disk` forgets what is held of it in memory first."""
-    with open(path, "rb") as file:
+    with open(path, "rb", buffering=0) as file, ThreadPoolExecutor(1, thread_name_prefix="flush") as pool:
         if from_disk and hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        if plain:
-            return {"num_bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
-        return _measure_pieces(file, sync)
-
-
-def _measure_pieces(file: BinaryIO, sync: bool) -> dict[str, Any]:
-    handle = file.fileno()
-    num_bytes = os.fstat(handle).st_size
-    num_threads = min(MAX_THREADS, len(os.sched_getaffinity(0)))
-    with ThreadPoolExecutor(num_threads + 1, thread_name_prefix="checksum") as pool:
-        flushed = pool.submit(os.fsync, handle) if sync else None
-        pieces = list(pool.map(lambda at: _hash(os.pread(handle, PIECE_BYTES, at)), range(0, num_bytes, PIECE_BYTES)))
+        flushed = pool.submit(os.fsync, file.fileno()) if sync else None
+        found = measure_stream(file, kind)
         if flushed is not None:
             flushed.result()
-    return {"num_bytes": num_bytes, "sha256_pieces": hashlib.sha256(b"".join(pieces)).hexdigest()}
+    return found
 
 
-def measure_stream(file: Any, *, plain: bool = False) -> dict[str, Any]:
+def measure_stream(file: Any, kind: str = CHECKSUM) -> dict[str, Any]:
     """As `measure`, of anything that can be read once from its beginning."""
-    whole, pieces, num_bytes = hashlib.sha256(), hashlib.sha256(), 0
-    while piece := _read_full(file):
+    checksum, num_bytes = CHECKSUMS[kind](), 0
+    while piece := file.read(PIECE_BYTES):
         num_bytes += len(piece)
-        whole.update(piece) if plain else pieces.update(_hash(piece))
-    return {"num_bytes": num_bytes} | (
-        {"sha256": whole.hexdigest()} if plain else {"sha256_pieces": pieces.hexdigest()}
-    )
+        checksum.update(piece)
+    return {"num_bytes": num_bytes, kind: checksum.hexdigest()}
 
 
-def _read_full(file: Any) -> bytes:
-    """The next whole piece: a read from a network may be short."""
-    parts, wanted = [], PIECE_BYTES
-    while wanted and (part := file.read(wanted)):
-        parts.append(part)
-        wanted -= len(part)
-    return b"".join(parts)
+def kind_of(entry: Mapping[str, Any]) -> str:
+    """The kind of checksum that an entry has."""
+    return next((kind for kind in CHECKSUMS if kind in entry), CHECKSUM)
+
+
+class MeasuredFile:
+    """A new file at `path`, written from its beginning and measured on the way; durable when its block has ended."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - closed in __exit__
+        self._checksum, self._num_bytes = CHECKSUMS[CHECKSUM](), 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._file:
+            if kind is None:
+                os.fsync(self._file.fileno())
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._checksum.update(view)
+        self._num_bytes += len(view)
+        rest = view
+        while len(rest):
+            rest = rest[self._file.write(rest) :]
+        return len(view)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def entry(self) -> dict[str, Any]:
+        """Size and checksum, as `measure` gives them."""
+        return {"num_bytes": self._num_bytes, CHECKSUM: self._checksum.hexdigest()}
 
 
 def _check_names(files: Any) -> None:
@@ -122,7 +166,3 @@ def _check_names(files: Any) -> None:
 
 def _own_digest(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
-def _hash(piece: bytes) -> bytes:
-    return hashlib.sha256(piece).digest()

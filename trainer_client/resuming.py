@@ -133,9 +133,9 @@ class Resumption:
 
     def _difference(self, head: dict[str, Any], gradients: dict[int, str]) -> str:
         """Compare what is there now with what was saved."""
-        saved = self.loaded.head.get("digest_parts")
+        saved = self.loaded.digest_parts
         if saved is None:
-            return ""  # written before digests were
+            return ""
         empty = state_digest({"pieces": {}})
         all_gradients = [gradients.get(rank, empty) for rank in range(len(self.loaded.head["gradient_digests"]))]
         model, optimizer = self._live()
@@ -168,7 +168,7 @@ class Resumption:
             ranks = range(len(loaded.head["gradient_digests"]))
             gradients = [loaded.gradient_digest(rank) for rank in ranks]
             found = proof(loaded.head, loaded.hashed(), gradients)["digest_parts"]
-        saved = loaded.head.get("digest_parts")
+        saved = loaded.digest_parts
         return saved is not None and found == saved
 
 

@@ -6,6 +6,7 @@ import logging
 import pickle
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from trainer_client.digests import combined_digest, part_digests, state_digest
 from trainer_client.fence import StaleAttempt
 from trainer_client.partialstep import PartialStep
 from trainer_client.slicefiles import slice_number
-from trainer_client.snapshots import Snapshot, SnapshotStore, flushing, step_of
+from trainer_client.snapshots import Measured, Snapshot, SnapshotStore, step_of
 from trainer_client.staging import Staging
 from trainer_client.training_state import (
     LoadedState,
@@ -210,12 +211,16 @@ class StateSaver:
     def _write_and_announce(self, draft: Draft) -> None:
         head, details = dict(draft.head), {"world_size": draft.head["world_size"]}
 
-        def fill(folder: Path) -> None:
-            write_tensors(folder, draft.tensors, draft.gradients)
-            with flushing(folder):
-                head.update(proof(head, draft.tensors, [state_digest({"pieces": p}) for p in draft.gradients]))
+        def fill(folder: Path) -> Measured:
+            with ThreadPoolExecutor(1, thread_name_prefix="proof") as pool:
+                proven = pool.submit(
+                    lambda: proof(head, draft.tensors, [state_digest({"pieces": p}) for p in draft.gradients])
+                )
+                measured = write_tensors(folder, draft.tensors, draft.gradients)
+                head.update(proven.result())
             details["digest"] = head["digest"]
             write_head(folder, head)
+            return measured
 
         snapshot = self.store.write(head["step"], fill, details, micro_step=head["micro_step"])
         self.store.verify(snapshot.path, from_disk=True)

@@ -17,7 +17,6 @@ from torch.distributed.tensor import DTensor
 from trainer_client.accumulation import Piece
 from trainer_client.agreement import Agreement
 from trainer_client.digests import Known, state_digest
-from trainer_client.manifests import measure
 from trainer_client.partialstep import PartialStep
 from trainer_client.saving import Draft, StateSaver, proof
 from trainer_client.slicedigests import rows_of, slice_digests
@@ -82,14 +81,13 @@ class SliceSaver(StateSaver):
         """This rank's file, durable; its size and checksum."""
         path, rank, world = folder / slice_file(self._talk.rank), self._talk.rank, self._talk.world_size
         starts = {name: rows_of(shape[0], rank, world).start for name, (_, shape) in draft.slices.items()}
-        write_slices(path, draft.slices, starts)
-        return measure(path, sync=True)
+        return write_slices(path, draft.slices, starts)
 
     def _publish(
         self, folder: Path, draft: Draft, measured: list[dict[str, Any]], digests: dict[str, Known]
     ) -> tuple[Any, dict[str, Any]]:
         """Rank 0: what is not in slices, the proof, the manifest. The snapshot and its head."""
-        write_tensors(folder, draft.tensors)
+        files = write_tensors(folder, draft.tensors)
         gradients = [state_digest({"pieces": {}}) for _ in draft.gradients]
         if gradients:
             gradients[0] = state_digest({"pieces": gradient_pieces(digests, digests.__getitem__)})
@@ -97,7 +95,7 @@ class SliceSaver(StateSaver):
         head = draft.head | proof(draft.head, whole, gradients)
         write_head(folder, head)
         details = {"world_size": head["world_size"], "digest": head["digest"]}
-        files = {slice_file(rank): entry for rank, entry in enumerate(measured)}
+        files |= {slice_file(rank): entry for rank, entry in enumerate(measured)}
         return self.store.publish(folder, head["step"], details, files, micro_step=head["micro_step"]), head
 
     def _is_own(self, name: str) -> bool:

@@ -40,8 +40,8 @@ def content_of(snapshot: Snapshot) -> LoadedState:
 
 
 def parts_that_differ(content: LoadedState) -> list[str] | None:
-    """Parts whose content is not what was in memory when it was saved; None where no digests were stored."""
-    saved = content.head.get("digest_parts")
+    """Parts whose content is not what was in memory when it was saved; None where no digests of our kind were stored."""
+    saved = content.digest_parts
     if saved is None:
         return None
     gradients = [content.gradient_digest(rank) for rank in range(len(content.head.get("gradient_digests") or ()))]

@@ -17,17 +17,24 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainer_client.journal import sync_folder, write_durably
-from trainer_client.manifests import MANIFEST, SnapshotCorrupt, check_file, manifest_bytes, manifest_read, measure
+from trainer_client.manifests import (
+    MANIFEST,
+    SnapshotCorrupt,
+    check_file,
+    kind_of,
+    manifest_bytes,
+    manifest_read,
+    measure,
+)
 
-__all__ = ["MANIFEST", "Snapshot", "SnapshotCorrupt", "SnapshotStore", "flushing", "step_of"]
+__all__ = ["MANIFEST", "Snapshot", "SnapshotCorrupt", "SnapshotStore", "step_of"]
 
 log = logging.getLogger("counterflow.snapshots")
 
@@ -35,6 +42,7 @@ NAME = re.compile(r"^step-(\d{6,})-[0-9a-f]{4}$")
 CORRUPT = "corrupt-"
 NUM_CORRUPT_KEPT = 1  # for a person to look at
 Chosen = Callable[[str], bool]  # by a file's name
+Measured = Mapping[str, dict[str, Any]]  # entries of the manifest for files that are durable already
 
 
 def every_file(name: str) -> bool:
@@ -72,16 +80,21 @@ class SnapshotStore:
         return (self.root / name).resolve().as_uri()
 
     def write(
-        self, step: int, fill: Callable[[Path], None], details: dict[str, Any] | None = None, *, micro_step: int = 0
+        self,
+        step: int,
+        fill: Callable[[Path], Measured | None],
+        details: dict[str, Any] | None = None,
+        *,
+        micro_step: int = 0,
     ) -> Snapshot:
         """Let `fill(folder)` write files, then make them one snapshot. On any failure nothing counts and nothing is left.
 
-        `details` go into the manifest as they are when `fill` has returned.
+        It may return entries of files that it has measured. `details` go into the manifest as they are when `fill` has returned.
         """
         draft = self.begin(step)
         try:
-            fill(draft)
-            return self.publish(draft, step, details or {}, micro_step=micro_step)
+            measured = fill(draft)
+            return self.publish(draft, step, details or {}, measured, micro_step=micro_step)
         except BaseException as error:
             self.abandon(draft, error)
             raise
@@ -102,7 +115,7 @@ class SnapshotStore:
         draft: Path,
         step: int,
         details: Mapping[str, Any],
-        measured: Mapping[str, dict[str, Any]] | None = None,
+        measured: Measured | None = None,
         *,
         micro_step: int = 0,
     ) -> Snapshot:
@@ -191,21 +204,6 @@ class SnapshotStore:
         return sorted(self.root.glob(f"{CORRUPT}step-*"), key=lambda path: path.stat().st_mtime, reverse=True)
 
 
-@contextmanager
-def flushing(folder: Path) -> Iterator[None]:
-    """The disk writes the files of `folder` while the body computes; afterwards they are durable."""
-    with ThreadPoolExecutor(1, thread_name_prefix="flush") as pool:
-        flushed = [pool.submit(_flush, path) for path in sorted(folder.iterdir()) if path.is_file()]
-        yield
-        for file in flushed:
-            file.result()
-
-
-def _flush(path: Path) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-
-
 def step_of(name: str) -> int:
     """The step in a snapshot's name."""
     match = NAME.match(name)
@@ -221,7 +219,7 @@ def _micro_step(path: Path) -> int:
         return 0
 
 
-def _files(draft: Path, measured: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _files(draft: Path, measured: Measured) -> dict[str, dict[str, Any]]:
     """Name below the draft -> size and checksum, of files that are on disk now."""
     paths = sorted(path for path in draft.rglob("*") if path.is_file())
     names = {path.relative_to(draft).as_posix(): path for path in paths}
@@ -256,7 +254,7 @@ def _no_room(root: Path) -> OSError:
 def snapshot_of(path: Path, manifest: dict[str, Any]) -> Snapshot:
     """What a manifest says about the snapshot at `path`."""
     files = manifest["files"]
-    lines = [f"{name} {entry.get('sha256_pieces') or entry['sha256']}" for name, entry in sorted(files.items())]
+    lines = [f"{name} {entry[kind_of(entry)]}" for name, entry in sorted(files.items())]
     num_bytes = sum(entry["num_bytes"] for entry in files.values())
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     return Snapshot(

@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from trainer_client.manifests import MANIFEST, SnapshotCorrupt, compare, manifest_read, measure_stream
-from trainer_client.snapshots import NAME, Chosen, Snapshot, SnapshotStore, every_file, snapshot_of, step_of
+from trainer_client.manifests import MANIFEST, SnapshotCorrupt, compare, kind_of, manifest_read, measure_stream
+from trainer_client.snapshots import NAME, Chosen, Measured, Snapshot, SnapshotStore, every_file, snapshot_of, step_of
 
 REFUSED = "manifest.refused.json"
 Guard = Callable[[], AbstractContextManager[None]]
@@ -47,7 +47,7 @@ class UrlStore(SnapshotStore):
         draft: Path,
         step: int,
         details: Mapping[str, Any],
-        measured: Mapping[str, dict[str, Any]] | None = None,
+        measured: Measured | None = None,
         *,
         micro_step: int = 0,
     ) -> Snapshot:
@@ -77,7 +77,7 @@ class UrlStore(SnapshotStore):
         manifest = self._manifest(path.name)
         for name, expected in ((name, entry) for name, entry in manifest["files"].items() if only(name)):
             with self._object(path.name, name) as file:
-                compare(f"{path.name}/{name}", measure_stream(file, plain="sha256" in expected), expected)
+                compare(f"{path.name}/{name}", measure_stream(file, kind_of(expected)), expected)
         return snapshot_of(path, manifest)
 
     def candidates(self) -> list[Path]:

@@ -20,10 +20,11 @@ import torch
 from torch import nn
 
 from trainer_client.accumulation import Piece
-from trainer_client.digests import state_digest
+from trainer_client.digests import KIND, state_digest
 from trainer_client.permutation import combine
 from trainer_client.slicefiles import SliceFiles, gradient_pieces, with_slices
 from trainer_client.snapshots import Snapshot, SnapshotCorrupt
+from trainer_client.tensorfiles import save_measured
 
 TENSORS, HEAD = "tensors.pt", "state.json"
 _RNG = 21
@@ -40,8 +41,8 @@ class LoadedState:
     head: dict[str, Any]
     tensors: dict[str, Any] = field(repr=False)
     slices: SliceFiles | None = field(default=None, repr=False)
-
     mapped: bool = False
+
     @property
     def step(self) -> int:
         return int(self.head["step"])
@@ -50,6 +51,11 @@ class LoadedState:
     def partial(self) -> dict[str, Any] | None:
         """The step under way, where the snapshot was taken in the middle of one."""
         return self.head.get("partial")
+
+    @property
+    def digest_parts(self) -> dict[str, str] | None:
+        """The digests by part of what was in memory when it was saved; None where there are none of our kind."""
+        return self.head.get("digest_parts") if str(self.head.get("digest")).startswith(KIND) else None
 
     def whole(self) -> dict[str, Any]:
         """All tensors, whole, in memory."""
@@ -154,12 +160,13 @@ def write_state(
     write_head(folder, head)
 
 
-def write_tensors(folder: Path, tensors: dict[str, Any], gradients: Sequence[dict[str, Piece]] = ()) -> None:
-    """All but the head."""
-    torch.save(tensors, folder / TENSORS)
-    for rank, pieces in enumerate(gradients):
-        if pieces:
-            torch.save(pieces, folder / gradient_file(rank))
+def write_tensors(
+    folder: Path, tensors: dict[str, Any], gradients: Sequence[dict[str, Piece]] = ()
+) -> dict[str, dict[str, Any]]:
+    """All but the head, durable. Their entries for the manifest."""
+    contents: dict[str, Any] = {TENSORS: tensors}
+    contents |= {gradient_file(rank): pieces for rank, pieces in enumerate(gradients) if pieces}
+    return {name: save_measured(content, folder / name) for name, content in contents.items()}
 
 
 def write_head(folder: Path, head: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import resource
@@ -173,13 +174,16 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path):
         store.verify(snapshot.path)
 
 
-def test_a_snapshot_of_the_first_version_still_verifies(tmp_path):
+def test_a_snapshot_of_the_second_version_still_verifies(tmp_path, monkeypatch):
     folder = tmp_path / "step-000007-00ff"
     folder.mkdir()
     (folder / "tensors.pt").write_bytes(WORDS)
-    entry = manifests.measure(folder / "tensors.pt", plain=True)
-    (folder / MANIFEST).write_text(
-        json.dumps({"version": 1, "name": folder.name, "step": 7, "files": {"tensors.pt": entry}})
+    pieces = [hashlib.sha256(WORDS[at : at + 16]).digest() for at in range(0, len(WORDS), 16)]
+    entry = {"num_bytes": len(WORDS), "sha256_pieces": hashlib.sha256(b"".join(pieces)).hexdigest()}
+    monkeypatch.setattr(manifests, "PIECE_BYTES", 16)
+    monkeypatch.setattr(manifests, "VERSION", 2)
+    (folder / MANIFEST).write_bytes(
+        manifests.manifest_bytes({"name": folder.name, "step": 7, "files": {"tensors.pt": entry}})
     )
     found = SnapshotStore(tmp_path).latest_verified()
     assert (found.name, found.step) == (folder.name, 7)  # type: ignore[union-attr]
@@ -188,17 +192,15 @@ def test_a_snapshot_of_the_first_version_still_verifies(tmp_path):
         SnapshotStore(tmp_path).verify(folder)
 
 
-def test_a_file_of_many_pieces_has_one_checksum_whether_read_from_disk_or_stream(tmp_path, monkeypatch):
-    monkeypatch.setattr(manifests, "PIECE_BYTES", 1000)
-    path = tmp_path / "x"
-    path.write_bytes(os.urandom(12_345))
-    with open(path, "rb", buffering=0) as file:
-        assert (
-            manifests.measure_stream(file)
-            == manifests.measure(path, sync=True)
-            == manifests.measure(path, from_disk=True)
-        )
+def test_a_file_has_one_checksum_whether_written_or_read_from_disk_or_stream(tmp_path):
+    path, content = tmp_path / "x", os.urandom(12_345)
+    with manifests.MeasuredFile(path) as file:
+        for part in (content[:1], content[1:5000], b"", content[5000:]):
+            file.write(part)
+    with open(path, "rb", buffering=0) as stream:
+        streamed = manifests.measure_stream(stream)
     before = manifests.measure(path)
+    assert before == streamed == file.entry() == manifests.measure(path, sync=True, from_disk=True)
     _damage(path, "altered")
     assert manifests.measure(path) != before
 
