@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from trainer_client.backends import warm
 from trainer_client.backends.base import LaunchSpec
 from trainer_client.backends.failures import classify
 from trainer_client.backends.processes import dies_with_parent, identity
@@ -27,6 +28,9 @@ from trainer_client.protocol import CLEAN_EXITS
 
 POLL_S = 0.05
 LOST_GRACE_S = 10.0
+WARM_AFTER_S = 15.0  # a job that lives for so long may be started again
+
+Rank = subprocess.Popen[bytes] | warm.WarmRank
 
 
 class Launcher:
@@ -37,7 +41,9 @@ class Launcher:
         self.spec = LaunchSpec.from_json(json.loads((folder / "spec.json").read_bytes()))
         self.run_dir = Path(self.spec.run_dir)
         self._echo: BinaryIO | None = sys.stdout.buffer if echo else None
-        self._ranks: list[subprocess.Popen[bytes]] = []
+        self._ranks: list[Rank] = []
+        self._warm = warm_folder()
+        self._warm_at = time.monotonic() + WARM_AFTER_S
         self._logs: list[RankLog] = []
         self._identities: list[dict[str, Any]] = []
         self._first_bad: int | None = None
@@ -73,19 +79,25 @@ class Launcher:
         rendezvous = self.folder / f"rendezvous-{os.getpid()}"
         port = _free_port()
         for rank in range(self.spec.num_workers):
-            process = subprocess.Popen(
-                self.spec.command,
-                env=self._environment(rank, rendezvous, port),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                preexec_fn=dies_with_parent(),
-            )
+            process = self._started(self._environment(rank, rendezvous, port))
             self._ranks.append(process)
             self._identities.append(identity(process.pid))
             assert process.stdout is not None
             echo = self._echo if rank == 0 else None
             self._logs.append(RankLog(self.run_dir / "logs", rank, process.stdout, echo))  # type: ignore[arg-type]
+
+    def _started(self, env: dict[str, str]) -> Rank:
+        """A rank's process: forked from one that has imported everything, where there is one."""
+        if self._warm is not None and (forked := warm.ask(self._warm, self.spec.command, env)) is not None:
+            return forked
+        return subprocess.Popen(
+            self.spec.command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            preexec_fn=dies_with_parent(),
+        )
 
     def _environment(self, rank: int, rendezvous: Path, port: int) -> dict[str, str]:
         """What torchrun would set, a race-free file rendezvous, and as many threads as a rank's share of the cores.
@@ -122,6 +134,7 @@ class Launcher:
 
     def _watch(self) -> bool:
         """One look at all ranks; False when all have ended."""
+        self._warm_up()
         codes = [process.poll() for process in self._ranks]
         if all(code is not None for code in codes):
             return False
@@ -139,6 +152,14 @@ class Launcher:
             self._end_all(signal.SIGKILL)
         return True
 
+    def _warm_up(self) -> None:
+        """Once the ranks have long been under way: get ready for the next attempt."""
+        if self._warm is None or time.monotonic() < self._warm_at:
+            return
+        if warm.can_be_warm(self.spec.command):
+            warm.warm_up(self._warm)
+        self._warm = None
+
     def _grace_s(self) -> float:
         """The grace of the stop order where there is one, else the spec's."""
         try:
@@ -154,7 +175,7 @@ class Launcher:
     def _conclude(self) -> int:
         for log in self._logs:
             log.join(5.0)
-        codes = {rank: process.returncode for rank, process in enumerate(self._ranks)}
+        codes = {rank: process.returncode or 0 for rank, process in enumerate(self._ranks)}
         tails = {rank: tail(log.path) for rank, log in enumerate(self._logs)}
         failure_class, detail = classify(codes, self._first_bad, tails)
         first = codes[self._first_bad] if self._first_bad is not None else max(codes.values())
@@ -171,6 +192,12 @@ class Launcher:
         if state == "exited":
             body["ended_at"] = time.time()
         write_durably(self.folder / "state.json", json.dumps(body).encode())
+
+
+def warm_folder() -> Path | None:
+    """Where the warm process is; None where there shall be none."""
+    given = os.environ.get("COUNTERFLOW_WARM_DIR", "")
+    return Path(given) if given not in ("", "off") else None
 
 
 def _at_place(rank: int, env: Mapping[str, str]) -> dict[str, str]:

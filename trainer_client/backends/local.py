@@ -57,7 +57,7 @@ class LocalBackend(Restarting):
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=os.environ | {"PYTHONPATH": _python_path()},
+                env={"COUNTERFLOW_WARM_DIR": str(self.root / "warm")} | os.environ | {"PYTHONPATH": _python_path()},
             )
         handle = {
             "backend": self.name,
