@@ -54,6 +54,8 @@ def test_a_job_file_becomes_a_job_that_is_listed_shown_and_stopped(cast: Cast, t
     assert "first" in said(capsys, "ps")[1]
     assert json.loads(said(capsys, "show", "first", "--json")[1])["goal_steps"] == 20
     assert said(capsys, "plan", "first")[0] == 0
+    assert said(capsys, "boost", "first", "5")[0] == 1, "everybody sees the reason, so there has to be one"
+    assert "+5 points" in said(capsys, "boost", "first", "5", "--reason", "release")[1]
     assert said(capsys, "stop", "first", "--reason", "enough")[0] == 0
     assert Job.objects.get().status == "cancelled"
     assert "No job is active" in said(capsys, "ps")[1]
