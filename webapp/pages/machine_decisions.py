@@ -58,7 +58,9 @@ def follows_yes(decision: Decision, args: dict[str, Any]) -> str:
 def follows_no(decision: Decision) -> str:
     """What is expected without it."""
     if decision.kind == "preempt_job":
-        return f"{decision.job.name} keeps its machines and is not asked again for a while; the other job goes on waiting."
+        return (
+            f"{decision.job.name} keeps its machines and is not asked again for a while; the other job goes on waiting."
+        )
     if decision.kind != "switch_to_on_demand":
         return f"{decision.job.name} keeps the machines it has. The planner looks again in a few minutes."
     told = _leads_to(decision.evidence.get("if_no"))
