@@ -5,7 +5,8 @@ turns, a few steps each, so that both see the same machine; reports go to a real
 time of the process are both measured: on a machine that does other work, only the second is steady.
 
 Beside that, the parts that we add to a step are timed alone, in CPU time: control point, plan and batch, sums by shard,
-report, and the reporter's thread. (Plain Trainer collates batches too: `batch_ms` is not all extra.)
+report, and the reporter's thread. (Plain Trainer collates batches too: `batch_ms` is not all extra.) And a resize, from the
+order to the first step at the new size.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks import snapshot_resize  # noqa: E402
+
 MICRO, SEQ_LEN, NUM_SHARDS = 8, 128, 8
+RESIZE_EVERY = 500
 
 
 class Sink(BaseHTTPRequestHandler):
@@ -219,6 +223,12 @@ def summary(measured: dict[str, Any]) -> dict[str, float]:
     return {key: round(value, 5) for key, value in found.items()}
 
 
+def all_in(found: dict[str, float], resize_s: float) -> dict[str, float]:
+    """What reporting and a resize every `RESIZE_EVERY` steps cost together, as a share of the bare steps."""
+    bare_s = RESIZE_EVERY * found["bare_step_wall_ms"] / 1000
+    return {"resize_s": resize_s, "all_in_fraction": round(found["overhead_fraction"] + resize_s / bare_s, 5)}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="tiny:1m", help="sets the length of a step")
@@ -245,6 +255,7 @@ def main() -> int:
             print(f"a rank ended with {codes}", file=sys.stderr)
             return 1
         found = summary(json.loads((folder / "measured.json").read_text())) | {"world_size": flags.world}
+        found |= all_in(found, snapshot_resize.resize_s(folder, flags.model))
     for key, value in found.items():
         print(f"{key:28s} {value:>12}")
     target = ROOT / "var" / "bench" / "overhead.json"

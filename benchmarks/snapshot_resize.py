@@ -14,12 +14,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from trainer_client.backends import LaunchSpec
+from trainer_client.backends import LaunchSpec, warm
 from trainer_client.backends.local import LocalBackend
 
 WAIT_S = 300.0
@@ -96,15 +97,57 @@ class Run:
 
 
 def measure_resize(folder: Path, model: str, snapshot_every: int) -> dict[str, Any]:
-    """Seconds of both ways, from two workers to one."""
+    """Seconds of both ways, from two workers to one; and of a resize whose new workers have to import everything themselves."""
     found: dict[str, Any] = {"model": model, "snapshot_every_steps": snapshot_every}
-    for name, measure in (("resize", _resize), ("restart", _restart)):
-        run = Run(folder / name, folder / "shard_config.yaml", model, snapshot_every)
-        try:
-            found |= measure(run)
-        finally:
-            run.end()
-    return found
+    with from_cold():
+        cold = _in_a_run(folder / "cold", model, snapshot_every, _resize)
+    with from_warm(folder / "warm"):
+        found |= _in_a_run(folder / "resize", model, snapshot_every, _resize)
+    found["resize_from_cold_s"] = cold["resize_s"]
+    with from_cold():
+        return found | _in_a_run(folder / "restart", model, snapshot_every, _restart)
+
+
+def resize_s(folder: Path, model: str) -> float:
+    """Seconds of one resize from two workers to one, as of a job that has run for a while. `folder` has `shard_config.yaml`."""
+    with from_warm(folder / "warm"):
+        return float(_in_a_run(folder / "resize", model, 20, _resize)["resize_s"])
+
+
+def _in_a_run(
+    folder: Path, model: str, snapshot_every: int, measure: Callable[[Run], dict[str, Any]]
+) -> dict[str, Any]:
+    run = Run(folder, folder.parent / "shard_config.yaml", model, snapshot_every)
+    try:
+        return measure(run)
+    finally:
+        run.end()
+
+
+@contextmanager
+def from_warm(folder: Path) -> Iterator[None]:
+    """Workers are forked from a process that has imported everything."""
+    before = os.environ.get("COUNTERFLOW_WARM_DIR")
+    os.environ["COUNTERFLOW_WARM_DIR"] = str(folder)
+    warm.warm_up(folder)
+    wait((folder / warm.SOCKET).exists, "it is warm")
+    yield
+    warm.cool_down(folder)
+    _set_back(before)
+
+
+@contextmanager
+def from_cold() -> Iterator[None]:
+    """Workers are new processes."""
+    before = os.environ.get("COUNTERFLOW_WARM_DIR")
+    os.environ["COUNTERFLOW_WARM_DIR"] = "off"
+    yield
+    _set_back(before)
+
+
+def _set_back(before: str | None) -> None:
+    del os.environ["COUNTERFLOW_WARM_DIR"]
+    os.environ |= {"COUNTERFLOW_WARM_DIR": before} if before is not None else {}
 
 
 def _resize(run: Run) -> dict[str, Any]:

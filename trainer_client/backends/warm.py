@@ -23,6 +23,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -261,8 +262,8 @@ def work(argv: list[str]) -> None:
 
 
 def preload() -> None:
-    """Import what a worker needs, down to what transformers imports when a model is first built. No backward pass: its threads
-    would not survive a fork."""
+    """Import what a worker needs, down to what transformers imports and works out when a model is first loaded. No backward
+    pass: its threads would not survive a fork."""
     import peft  # noqa: F401
     import torch
     from transformers import AutoModelForCausalLM
@@ -271,9 +272,9 @@ def preload() -> None:
     from trainer_client.models import TinySpec
 
     torch.set_num_threads(1)
-    with torch.no_grad():
-        model = AutoModelForCausalLM.from_config(TinySpec.parse("tiny:60k").config(300, {}, 32))
-        model(input_ids=torch.zeros(1, 4, dtype=torch.long))
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        AutoModelForCausalLM.from_config(TinySpec.parse("tiny:60k").config(300, {}, 32)).save_pretrained(folder)
+        AutoModelForCausalLM.from_pretrained(folder)(input_ids=torch.zeros(1, 4, dtype=torch.long))
 
 
 @contextlib.contextmanager
