@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from forecasting.problem import Job as Task
-from jobs.scheduler.planner import PlanFacts, slot_of
+from jobs.scheduler.planner import Markets, PlanFacts, slot_of
 from jobs.scheduler.speed import Speed
 from jobs.scheduler.tasks import sizes_told_apart
 
@@ -19,24 +19,29 @@ GAMMA = 1.5
 
 @dataclass(frozen=True)
 class Kind:
-    """`share` of the time to the deadline is what on-demand at full size needs; changeovers in slots."""
+    """`share` of the time to the deadline is what on-demand at full size needs; changeovers in slots; `pace` as in `Markets`."""
 
     n_min: int
     n_max: int
     slot_s: float
     share: float
     changeover_slots: float
+    pace: float = 1.0
 
     @property
     def key(self) -> str:
         return f"{self.n_min}-{self.n_max} {self.slot_s:g}s {self.share:g} {self.changeover_slots:g}"
 
     @property
-    def words(self) -> str:
-        sizes = f"{self.n_min}" if self.n_min == self.n_max else f"{self.n_min} to {self.n_max}"
+    def sizes(self) -> str:
+        return f"{self.n_min} machines" if self.n_min == self.n_max else f"{self.n_min} to {self.n_max} machines"
+
+    @property
+    def pressure(self) -> str:
+        """How tight it is and what a change costs, in words."""
         return (
-            f"{sizes} machines, on-demand at full size needs {self.share:.0%} of the time, "
-            f"a changeover {self.changeover_slots:g} slots of {self.slot_s:g} s"
+            f"on-demand at full size needs {100 * self.share:.0f} % of the time, "
+            f"a changeover {self.changeover_slots:g} of a slot of {self.slot_s:g} s"
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -56,8 +61,8 @@ class Kind:
             n_max=self.n_max,
             allowed_sizes=sizes_told_apart(self.n_min, self.n_max),
             throughput=curve,
-            changeover_s=self.changeover_slots * self.slot_s,
-            slot_s=self.slot_s,
+            changeover_s=self.changeover_slots * self.slot_s * self.pace,
+            slot_s=self.slot_s * self.pace,
             gamma=GAMMA,
         )
 
@@ -65,7 +70,7 @@ class Kind:
 def kind_of(facts: PlanFacts, slot_s: float) -> Kind:
     """The kind of a job that has a pace and a deadline; `slot_s` as the planner's clock."""
     assert facts.time_left_s is not None
-    slot_s = slot_of(facts.time_left_s, slot_s)
+    pace, slot_s = Markets(slot_s).pace, slot_of(facts.time_left_s, slot_s)
     share = facts.late_s / max(facts.time_left_s, 1.0)
     return Kind(
         facts.n_min,
@@ -73,4 +78,5 @@ def kind_of(facts: PlanFacts, slot_s: float) -> Kind:
         slot_s,
         min(SHARES, key=lambda one: abs(one - share)),
         min(CHANGEOVERS, key=lambda one: abs(math.log(one * slot_s / max(facts.changeover_s, 1e-3)))),
+        pace,
     )

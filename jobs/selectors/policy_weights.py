@@ -40,14 +40,14 @@ class Followed:
     """One kind of job on an offer, for people. `members`: policies with their weights, the heaviest first."""
 
     row: PolicyWeights
-    words: str
+    kind: Kind
     members: list[Member]
 
 
 def weights_of_offer(*, offer: Offer) -> list[Followed]:
     """What planned jobs follow on an offer, the kind planned last first."""
     rows = PolicyWeights.objects.filter(offer=offer).order_by("-wanted_at", "kind")
-    return [Followed(row, Kind(**row.numbers).words, _members(row)) for row in rows]
+    return [Followed(row, Kind(**row.numbers), _members(row)) for row in rows]
 
 
 def _members(row: PolicyWeights) -> list[Member]:

@@ -91,7 +91,8 @@ class PolicyWeightShape(serializers.Serializer):
 class PolicyWeightsShape(serializers.Serializer):
     """Which policy the planner follows for one kind of job on an offer."""
 
-    kind = serializers.CharField(source="words")
+    sizes = serializers.CharField(source="kind.sizes")
+    pressure = serializers.CharField(source="kind.pressure", help_text="How tight it is and what a change costs")
     leader = serializers.CharField(source="row.leader", help_text="Empty while fewer than four windows are replayed")
     regret = serializers.FloatField(
         source="row.regret", allow_null=True, help_text="Against the best policy, utility scaled to 1 per window"

@@ -19,6 +19,7 @@ from webapp.pages.forms.moments import LocalMomentField, MomentForm
 
 TRAINING_FIELDS = ("global_batch", "micro_batch", "lr", "seq_len", "seed", "lora", "snapshot_every", "export_every")
 
+EVALUATION_FIELDS = ("eval_every", "eval_fraction")
 PLANNED_FIELDS = ("spot_policy", "min_workers", "policy", "max_price", "regions")
 SPOT_CHOICES = [
     ("prefer", "planned: spot where it can, on-demand where it must"),
@@ -85,6 +86,15 @@ class JobForm(MomentForm, PageForm):
     export_every = forms.IntegerField(label="Export every", help_text="Steps between weight exports for augmentation")
     lora = forms.IntegerField(label="LoRA rank", min_value=0, max_value=1024, help_text="0 trains all weights")
     snapshot_every = forms.IntegerField(label="Snapshot every", min_value=0, help_text="Steps; 0 takes none")
+    eval_every = forms.IntegerField(
+        label="Evaluate every",
+        required=False,
+        min_value=0,
+        help_text="Steps; a target is then that of held-out samples",
+    )
+    eval_fraction = forms.FloatField(
+        label="Held out", required=False, min_value=0, max_value=0.9, help_text="Share of each shard, as 0.1"
+    )
 
     def __init__(self, *args: Any, datasets: QuerySet[Dataset], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -120,7 +130,8 @@ class JobForm(MomentForm, PageForm):
     def training(self) -> dict[str, Any]:
         """The settings for `job_create(training=…)`."""
         method = {"method": "dpo"} if self.cleaned_data.get("method") == "dpo" else {}
-        return {name: self.cleaned_data[name] for name in TRAINING_FIELDS} | method
+        looks = {name: value for name in EVALUATION_FIELDS if (value := self.cleaned_data.get(name))}
+        return {name: self.cleaned_data[name] for name in TRAINING_FIELDS} | method | looks
 
     def arguments(self) -> dict[str, Any]:
         """The other arguments of `job_create`."""
@@ -154,7 +165,7 @@ class JobChangeForm(MomentForm, PageForm):
         initial = {
             "deadline": deadline,
             "budget_usd": job.budget_usd,
-            "policy": resources.get("policy", ""),
+            "policy": resources.get("policy") or "selector",
             "max_price": resources.get("max_price"),
             "regions": ", ".join(resources.get("regions") or []),
         }
