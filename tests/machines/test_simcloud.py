@@ -73,6 +73,20 @@ def test_each_price_is_billed_for_as_long_as_it_was_in_force(tmp_path: Path, clo
     assert cloud.bill("who=them")["machines"] == []
 
 
+def test_a_market_that_is_wound_goes_on_from_there_in_the_new_tempo_also_after_a_restart(
+    tmp_path: Path, clock: Clock, store: MachineStore
+) -> None:
+    given = options(tmp_path, [1.0, 2.0, 3.0], [4, 5, 6])
+    cloud = Cloud(given, store)
+    at(cloud, clock, 10)
+    cloud.wind(1, 20.0)
+    for market in (cloud.market, Cloud(given, store).market):
+        told = [(quote.at_s - T0, quote.availability) for quote in market.changes(SPOT, T0 + 9, T0 + 60)]
+        assert told == [(10, 5), (30, 6), (50, 4)]
+    with pytest.raises(ValueError, match="longer than 0"):
+        cloud.wind(0, 0.0)
+
+
 def test_a_provider_that_was_away_bills_the_prices_that_it_missed(
     tmp_path: Path, clock: Clock, store: MachineStore
 ) -> None:

@@ -34,7 +34,7 @@ class Cloud:
     def __init__(self, options: MarketOptions, store: MachineStore) -> None:
         self.options, self.store, self.faults = options, store, Faults()
         self.lock = threading.RLock()
-        self.market = SimMarket(options, store.fact("origin_s", round(time.time(), 6)))
+        self.market = SimMarket(options, store.fact("origin_s", round(time.time(), 6)), store.fact("tick_s", 0.0))
 
     def create(self, token: str, offer: OfferName, tags: dict[str, str]) -> Record:
         """A machine for `token`; the same token again gives the same machine, whatever has become of it."""
@@ -54,6 +54,16 @@ class Cloud:
         if self.faults.strikes("drop_create"):
             raise Dropped
         return record
+
+    def wind(self, tick: int, tick_s: float) -> None:
+        """Go on from the beginning of `tick` (0: the first after the past), each tick as long as said; prices stay as they are."""
+        if not tick_s > 0:
+            raise ValueError("a tick must last longer than 0 s")
+        with self.lock:
+            origin_s = round(_now() - tick * tick_s, 6)
+            self.store.fact_set("origin_s", origin_s)
+            self.store.fact_set("tick_s", tick_s)
+            self.market = SimMarket(self.options, origin_s, tick_s)
 
     def _find_room(self, offer: OfferName) -> None:
         if offer not in self.market.offers:

@@ -43,13 +43,13 @@ class _Lane:
 
 
 class SimMarket:
-    """The market as it was and will be; `origin_s` is the wall time at which its past ends."""
+    """The market as it was and will be; `origin_s` is the wall time at which its past ends, `tick_s` how long a tick lasts."""
 
-    def __init__(self, options: MarketOptions, origin_s: float) -> None:
+    def __init__(self, options: MarketOptions, origin_s: float, tick_s: float | None = None) -> None:
         self.options = options
         self.origin_s = origin_s
         self.gap_s, self.past_ticks, self._lanes = _lanes(options)
-        self.tick_s = self.gap_s / options.factor
+        self.tick_s = tick_s or self.gap_s / options.factor
         self.num_ticks = len(next(iter(self._lanes.values())).prices)
 
     @property

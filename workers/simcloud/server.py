@@ -1,7 +1,7 @@
 """The provider's HTTP face on loopback, under the address (with a secret in it) that is written into its folder.
 
 GET /quotes?after_s=  ·  GET /machines?tag=k=v[&every=1]  ·  PUT, GET, DELETE /machines/TOKEN  ·  PUT /machines/TOKEN/attached
-POST /machines/TOKEN/interrupt, /kill  ·  GET /bill?tag=  ·  PUT /faults/KIND
+POST /machines/TOKEN/interrupt, /kill  ·  GET /bill?tag=  ·  PUT /faults/KIND  ·  PUT /clock
 """
 
 from __future__ import annotations
@@ -84,6 +84,9 @@ class _Handler(BaseHTTPRequestHandler):
                 return cloud.bill(query.get("tag", ""))
             case ["PUT", "faults", kind]:
                 cloud.faults.set(kind, int(body["num"]), float(body.get("seconds", 0)))
+                return {}
+            case ["PUT", "clock"]:
+                cloud.wind(int(body["tick"]), float(body["tick_s"]))
                 return {}
             case ["PUT", "machines", token]:
                 return cloud.create(token, OfferName(**body["offer"]), dict(body["tags"]))
