@@ -32,7 +32,7 @@ from typing import Any, NoReturn
 
 from trainer_client.backends import processes
 
-IDLE_S = 120.0
+IDLE_S = 300.0
 LOOK_S = 2.0
 ANSWER_S = 5.0
 SOCKET = "ask"
