@@ -87,7 +87,7 @@ def test_output_and_exit_code_are_those_of_the_command(launch, folder, tmp_path)
 def test_a_worker_is_forked_and_is_told_to_leave_like_any_other(launch, tmp_path):
     backend, handle = launch(busy(tmp_path))
     worker = worker_of(backend, handle)
-    assert "trainer_client.backends.warm" in Path(f"/proc/{worker.pid}/cmdline").read_text().split("\0")
+    assert "trainer_client.backends.warm_process" in Path(f"/proc/{worker.pid}/cmdline").read_text().split("\0")
     backend.stop(handle, 0.2)
     assert backend.wait(handle, WAIT_S).state == "exited"
 

@@ -3,7 +3,7 @@
 import gc
 
 import trainer_client.callback  # noqa: F401
-from trainer_client.backends.warm import preload
+from trainer_client.backends.warm_process import preload
 
 preload()
 gc.collect()
