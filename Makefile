@@ -10,7 +10,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { command -v $$p; break; }; done)
 MODEL ?= tiny
-PART ?= main
+PART ?=
 PYTEST_ARGS ?=
 TRIALS ?= 20
 SEED ?= 1
@@ -35,8 +35,8 @@ status: ## say whether it runs, and where
 test: install-dev ## run the test suite
 	@$(PY) -m pytest $(PYTEST_ARGS)
 
-demo: install ## the main job headless, from submit to report (MODEL=smollm2: a real pretrained model; PART=market: machines come and go)
-	@exec $(PY) manage.py demo --model $(MODEL) --part $(PART)
+demo: install ## two jobs headless, from submit to report: data goes wrong, machines come and go (PART=main or market: one of them; MODEL=smollm2)
+	@exec $(PY) manage.py demo --model $(MODEL) $(addprefix --part ,$(PART))
 
 check: install-dev ## style, types, import arrows, migrations, generated files up to date
 	@$(PY) -m scripts.check

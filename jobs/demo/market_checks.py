@@ -75,9 +75,9 @@ def trained_the_same(e: MarketEvidence) -> Finding:
 def was_cheaper(e: MarketEvidence) -> Finding:
     spent = e.report["compute"]["cost_usd"]
     others = {line["policy"]: line["cost_usd"] for line in e.report.get("baselines", ())}
-    held = "OnDemandOnly" in others and spent < others["OnDemandOnly"]
+    held = all(name in others and spent < others[name] for name in ("OnDemandOnly", "UniformProgress"))
     told = ", ".join(f"{name} ${cost:.2f}" for name, cost in others.items()) or "no baseline"
-    return Finding("cheaper than on-demand only", held, f"${spent:.2f}; {told}")
+    return Finding("cheaper than on-demand only and Uniform Progress", held, f"${spent:.2f}; {told}")
 
 
 MARKET_CHECKS: tuple[Callable[[MarketEvidence], Finding], ...] = (

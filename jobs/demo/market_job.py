@@ -23,13 +23,15 @@ STEPS = 300
 NODES = {"min": 1, "max": 2}
 TWIN_WORKERS = 2
 TRAINING = {"global_batch": 16, "micro_batch": 4, "lr": 1e-3, "seq_len": 128, "seed": 3, "snapshot_every": 40}
-DEADLINE_FACTOR = 2.2  # the deadline, in durations of the undisturbed twin
+DEADLINE_FACTOR = 2.0  # the deadline, in durations of the undisturbed twin
 BUDGET_USD = "40.00"
-# The market: prices in USD per hour of its own clock, machines that could be had in each of its 5 minutes, which last 10 s here. It
-# goes round: whenever the job begins, machines come, go and are gone for so long that spot alone would be late.
-FACTOR = 30.0
+# The market: prices in USD per hour of its own clock, machines that could be had in each of its 5 minutes. It goes round. The job
+# begins as machines become scarce: what it holds is soon gone, for so long that spot alone would be late.
+FACTOR = 20.0
 GAP_S = 300
-AVAILABILITY = [2] * 4 + [1] * 2 + [2] * 4 + [0] * 4
+AVAILABILITY = [2] * 4 + [1] * 2 + [0] * 4
+FIRST_TICK = 4
+TICKS_OF_TWIN = 6.3  # how long the twin takes, in ticks of the market: its tempo follows from the speed of this machine
 PRICE_SPOT, PRICE_ON_DEMAND = 0.5, 3.0
 NOTICE_S = 10
 
@@ -42,7 +44,7 @@ def market_environment(folder: Path) -> dict[str, str]:
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     trace = folder / "market-trace.json"
-    trace.write_text(json.dumps({"gap_s": GAP_S, "past_ticks": 4 * len(AVAILABILITY), "zones": {"east-1a": zone}}))
+    trace.write_text(json.dumps({"gap_s": GAP_S, "past_ticks": 20 * len(AVAILABILITY), "zones": {"east-1a": zone}}))
     return {
         "COUNTERFLOW_MARKET": f"trace={trace},factor={FACTOR:g},boot_s=1,notice_s={NOTICE_S}",
         "COUNTERFLOW_PLAN_SLOT_S": "5",
@@ -63,8 +65,15 @@ class MarketEvidence:
 def market_form(deadline_s: float) -> dict[str, Any]:
     """The job file of the job that is planned."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + deadline_s))
-    resources = {"nodes": NODES, "spot_policy": "prefer"}
+    resources = {"nodes": NODES, "spot_policy": "prefer", "policy": "StochasticProgram"}
     return {**_common("market-job"), "deadline": stamp, "budget": BUDGET_USD, "resources": resources}
+
+
+def market_wind(folder: Path, twin_s: float) -> None:
+    """Set the market of the installation in `folder` to where the job begins, in a tempo by which every run sees the same of it."""
+    address = (folder / "market" / "address").read_text()
+    clock = {"tick": FIRST_TICK, "tick_s": round(twin_s / TICKS_OF_TWIN, 3)}
+    httpx.put(f"{address}/clock", json=clock, timeout=10, trust_env=False).raise_for_status()
 
 
 def twin_form() -> dict[str, Any]:

@@ -24,6 +24,7 @@ from jobs.demo.market_job import (
     market_environment,
     market_evidence,
     market_form,
+    market_wind,
     twin_form,
 )
 from jobs.demo.shards import DAMAGED
@@ -82,6 +83,7 @@ def market_part(api: httpx.Client, stack: Stack, say: Say) -> MarketEvidence:
     follow(api, stack, twin["id"], LIMIT_S["tiny"], say)
     times = told(api.get(f"/jobs/{twin['id']}/report/"))["times"]
     form = market_form(DEADLINE_FACTOR * times["running_s"])
+    market_wind(stack.folder, times["running_s"])
     job = told(api.post("/jobs/", json=form, headers={"Idempotency-Key": "demo-market"}))
     say(f"Submitted {job['name']}: the same on bought machines, to be done by {job['deadline']}.")
     events = follow(api, stack, job["id"], LIMIT_S["tiny"], say)

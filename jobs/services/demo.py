@@ -28,7 +28,8 @@ DATA_LIMITS = {
     "max_per_hour": 12,
     "min_confidence": 0.6,
 }
-SILENCE_S = 4
+# How long on-demand waits for an answer before silence is a yes: a moment where nobody is there, else long enough to look at it.
+SILENCE_S = {"ask": 90, "auto_within_limits": 4}
 BROWSER_STEPS = 2400  # long enough for a person to sign in, look, and answer while it runs
 DEADLINE = {"tiny": dt.timedelta(minutes=30), "smollm2": dt.timedelta(minutes=60)}
 # The goal in steps and the settings of each model that the demo knows.
@@ -55,6 +56,20 @@ MODELS: dict[str, dict[str, Any]] = {
         },
     },
 }  # fmt: skip
+# The job that is planned on the market in fast motion of `make up`.
+PLANNED_NAME = "planned-job"
+PLANNED_DEADLINE = dt.timedelta(minutes=15)
+PLANNED: dict[str, Any] = {
+    "model": "tiny:1m",
+    "goal_steps": 1200,
+    "num_workers": 2,
+    "budget_usd": "60.00",
+    "training": {"global_batch": 8, "micro_batch": 2, "lr": 1e-3, "seq_len": 96, "seed": 3, "snapshot_every": 100},
+    "config": {
+        "resources": {"spot_policy": "prefer", "nodes": {"min": 1, "max": 2}},
+        "rules": {"shard_loss": {"min_gap": 1e6}},
+    },
+}
 
 
 def demo_address(role: str) -> str:
@@ -118,14 +133,10 @@ def demo_rules(*, team: Team, autonomy: str, now: dt.datetime) -> None:
         level = autonomy if kind == "augment_shard" else "ask"
         if not team.rules.filter(kind=kind, job=None, autonomy=level).exists():
             rule_set(team=team, kind=kind, autonomy=level, limits=DATA_LIMITS, now=now, actor=admin)
-    # On-demand is asked for; where nobody is there to answer, silence is a yes after a moment.
-    level = "ask" if autonomy == "ask" else "ask_default"
     kind = "switch_to_on_demand"
-    if not team.rules.filter(kind=kind, job=None, autonomy=level).exists():
-        silence: dict[str, Any] = (
-            {"default_answer": "approve", "default_after_s": SILENCE_S} if level == "ask_default" else {}
-        )
-        rule_set(team=team, kind=kind, autonomy=level, now=now, actor=admin, **silence)
+    if not team.rules.filter(kind=kind, job=None).exists():
+        silence: dict[str, Any] = {"default_answer": "approve", "default_after_s": SILENCE_S[autonomy]}
+        rule_set(team=team, kind=kind, autonomy="ask_default", now=now, actor=admin, **silence)
 
 
 def demo_job(*, dataset: Dataset, model: str, now: dt.datetime, goal_steps: int | None = None) -> Job:
@@ -150,4 +161,14 @@ def demo_job(*, dataset: Dataset, model: str, now: dt.datetime, goal_steps: int 
         now=now,
         user=user,
     )
+    return job_submit(job=job, now=now, actor=Actor.person(user))
+
+
+def demo_planned_job(*, dataset: Dataset, now: dt.datetime) -> Job:
+    """Submit the job whose machines are bought and given back, small so that it leaves room to the main job; unless it is there."""
+    found = Job.objects.filter(team=dataset.team, name=PLANNED_NAME).order_by("-id").first()
+    if found is not None:
+        return found
+    user = get_user_model().objects.get(username=demo_address("operator"))
+    job = job_create(dataset=dataset, name=PLANNED_NAME, deadline=now + PLANNED_DEADLINE, now=now, user=user, **PLANNED)
     return job_submit(job=job, now=now, actor=Actor.person(user))

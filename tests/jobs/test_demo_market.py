@@ -11,6 +11,7 @@ import pytest
 from jobs.demo.market_checks import MARKET_CHECKS
 from jobs.demo.market_job import STEPS, MarketEvidence
 
+CHEAPER = "cheaper than on-demand only and Uniform Progress"
 AT = "2026-11-29T10:00:{:02d}+00:00"
 
 
@@ -81,6 +82,10 @@ def dear(e: MarketEvidence) -> None:
     e.report["compute"]["cost_usd"] = 9.5
 
 
+def dearer_than_uniform_progress(e: MarketEvidence) -> None:
+    e.report["compute"]["cost_usd"] = 5.0
+
+
 def no_baselines(e: MarketEvidence) -> None:
     e.report["baselines"] = []
 
@@ -96,8 +101,9 @@ def no_baselines(e: MarketEvidence) -> None:
         (by_nobody, "on-demand waited for an approval"),
         (other_loss, "its losses are those of an undisturbed run"),
         (lost_step, "its losses are those of an undisturbed run"),
-        (dear, "cheaper than on-demand only"),
-        (no_baselines, "cheaper than on-demand only"),
+        (dear, CHEAPER),
+        (dearer_than_uniform_progress, CHEAPER),
+        (no_baselines, CHEAPER),
     ],
 )
 def test_each_check_fails_for_its_fault(change: Callable[[Any], None], name: str) -> None:

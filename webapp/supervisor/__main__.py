@@ -14,6 +14,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
+from webapp.supervisor.demo_market import demo_market
 from webapp.supervisor.lock import AlreadyRunning, is_locked, read_lock, take_lock
 from webapp.supervisor.loop import Supervisor, fail, say
 from webapp.supervisor.preflight import NotReady, check_port, check_redis, check_var_dir
@@ -30,7 +31,10 @@ def main(words: list[str]) -> int:
     except ImproperlyConfigured as error:
         return fail(str(error))
     if options.action == "run":
-        return run(address=address, demo=settings.DEMO and not options.no_demo)
+        demo = settings.DEMO and not options.no_demo
+        if demo:
+            demo_market()
+        return run(address=address, demo=demo)
     return stop() if options.action == "stop" else status()
 
 

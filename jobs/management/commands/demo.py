@@ -1,4 +1,4 @@
-"""`manage.py demo`: the main job, or one under a moving market, headless, in an installation of its own under var/demo.
+"""`manage.py demo`: the main job, and one under a moving market, headless, in an installation of its own under var/demo.
 
 Exit status 0 only if every part of it happened; the last line of output is JSON.
 """
@@ -21,7 +21,7 @@ from jobs.services.demo import MODELS
 
 
 class Command(BaseCommand):
-    help = "Run a job of the demo headless and check every part of it."
+    help = "Run the jobs of the demo headless and check every part of them."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -30,7 +30,7 @@ class Command(BaseCommand):
             "--part",
             choices=PARTS,
             action="append",
-            help="main (default): data goes wrong; market: machines come and go",
+            help="main: data goes wrong; market: machines come and go; both if none is named",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -44,7 +44,7 @@ class Command(BaseCommand):
         try:
             summary = demo_run(
                 model=options["model"],
-                parts=options["part"] or PARTS[:1],
+                parts=options["part"] or PARTS,
                 var_dir=Path(settings.VAR_DIR),
                 root=Path(settings.BASE_DIR),
                 say=say,

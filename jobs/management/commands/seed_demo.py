@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 from django.utils import timezone
 
@@ -13,6 +14,7 @@ from jobs.services.demo import (
     demo_address,
     demo_dataset,
     demo_job,
+    demo_planned_job,
     demo_rules,
     demo_team,
 )
@@ -37,5 +39,8 @@ class Command(BaseCommand):
         if not options["no_job"]:
             job = demo_job(dataset=dataset, model=options["model"], goal_steps=options["steps"], now=now)
             self.stdout.write(f"Demo job: {job.name} ({job.status}).")
+            if settings.MARKET:
+                planned = demo_planned_job(dataset=dataset, now=now)
+                self.stdout.write(f"On bought machines: {planned.name} ({planned.status}).")
         people = ", ".join(demo_address(role) for role in PEOPLE)
         self.stdout.write(f"Sign in as {people}; password {PASSWORD}")
