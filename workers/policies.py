@@ -17,7 +17,7 @@ from jobs.services.policy_weights import window_learn
 from workers.celery_app import app
 from workers.periodic import once_per_slot
 
-BUDGET_S = 2.0  # of a tick; the next one goes on
+BUDGET_S = 1.0  # of a tick, beside orders that wait for a worker; the next tick goes on
 
 
 @app.task(name="workers.policies")

@@ -8,22 +8,20 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from forecasting.outlook import Band, Outlook
+from forecasting.outlook import Outlook
 from forecasting.policies.epoch import Pass
 from forecasting.problem import Offer as Market
 from jobs.models import Decision, Offer, PlanPoint, PlanState, Rule
 from jobs.scheduler.placing import Frame, Placed, ask_args, ask_proposal, change_proposal
-from jobs.scheduler.planner import PlanFacts, slot_of, uses_programme
+from jobs.scheduler.planner import PlanFacts, slot_of
 from jobs.scheduler.priority import Priority
 from jobs.scheduler.procurement import KINDS, MACHINES, ON_DEMAND
 from jobs.scheduler.proposal import Proposal
-from jobs.selectors.jobs import ON_THEIR_WAY
 from jobs.selectors.planning import JobRows, rules_by_kind
 from jobs.services.decision_batches import Offered, decisions_propose
 from jobs.services.decisions import decision_withdraw
 from jobs.services.market_pasts import past_keep
-
-POINTS = 400  # of a job's life, before they are spaced wider
+from jobs.services.plan_states import point_of, state_of
 
 
 @dataclass(frozen=True)
@@ -61,13 +59,15 @@ def plans_store(*, planned: list[Planned], now: dt.datetime) -> list[Decision]:
     made = _decide(ours, now)
     states, points = [], []
     for one, decisions in zip(ours, made, strict=True):
-        state = _state(one, decisions, now)
+        state = state_of(one, decisions, now)
         states.append(state)
-        if (point := _point(one, state, now)) is not None:
+        if (point := point_of(one, state, now)) is not None:
             points.append(point)
     # The rows exist; an upsert writes many of them several times as fast as an update with a case for each.
     fields = ["planned_at", "waits_for", "priority", "plan"]
-    PlanState.objects.bulk_create(states, update_conflicts=True, unique_fields=["pk"], update_fields=fields, batch_size=500)
+    PlanState.objects.bulk_create(
+        states, update_conflicts=True, unique_fields=["pk"], update_fields=fields, batch_size=500
+    )
     PlanPoint.objects.bulk_create(points, ignore_conflicts=True)
     return [decision for decisions in made for decision in decisions]
 
@@ -178,131 +178,3 @@ def _spot_is_back(one: Planned) -> str:
     if facts.spot is not None and facts.spot.available >= facts.n_min:
         return f"Spot is back: {facts.spot.available} of {facts.n_max} in {facts.spot.name}."
     return "On-demand is not needed now."
-
-
-def _state(one: Planned, made: list[Decision], now: dt.datetime) -> PlanState:
-    state = one.rows.state or PlanState.objects.get(job=one.rows.job)
-    state.planned_at = now
-    state.waits_for = waits_for(one, made)[:200]
-    state.priority = one.priority.effective
-    state.plan = _told(one, state.plan, now)
-    return state
-
-
-def waits_for(one: Planned, made: list[Decision]) -> str:
-    """Why the job has not what it wants, in words for the queue; empty where it lacks nothing."""
-    facts, ask, wish = one.placed.facts, one.placed.ask, one.placed.today
-    open_asks = [d for d in (*made, *one.rows.asks) if d.status == "proposed" and d.kind != "preempt_job"]
-    if one.gave_way is not None:
-        back = f", back {one.gave_way['back']}" if one.gave_way.get("back") else ""
-        return f"gave way to {one.gave_way['name']} ({one.gave_way['decision']}){back}"
-    if one.placed.held_back:
-        return "; ".join(part for part in (one.placed.held_back, one.room) if part)
-    if open_asks and ask is not None and not ask.standby and wish.size < one.placed.wish.size:
-        return f"waits for an approval: {open_asks[0]}"
-    held, spot = facts.held, facts.spot
-    if not wish.size:
-        offer = " ".join(part for part in ("waits for an offer", facts.allowed) if part)
-        words = f"waits for spot in {spot.name}: {spot.available} of {facts.n_min}" if spot else offer
-        return "; ".join(part for part in (words, one.room) if part)
-    if held >= wish.size:
-        return ""
-    if spot is not None and spot.available < wish.spot:
-        return f"waits for spot in {spot.name}: {spot.available} of {wish.spot}"
-    return f"{ON_THEIR_WAY}: {held} of {wish.size}"
-
-
-def _told(one: Planned, before: dict[str, Any], now: dt.datetime) -> dict[str, Any]:
-    """The plan as pages, the API and the next epoch read it."""
-    facts, wanted, wish = one.placed.facts, one.placed.wish, one.placed.today
-    total = facts.spent_usd + wanted.cost.expected if wanted.cost else None
-    told: dict[str, Any] = {
-        "at": now.isoformat(),
-        "rule": wanted.rule,
-        "sentence": wanted.sentence,
-        "target": {"spot": wish.spot, "on_demand": wish.on_demand},
-        "wanted": {"spot": wanted.spot, "on_demand": wanted.on_demand},
-        "held": {"spot": facts.held_spot, "on_demand": facts.held_on_demand},
-        "limits": {"n_min": facts.n_min, "n_max": facts.n_max},
-        "held_back": one.placed.held_back,
-        "priority": one.priority.as_json(),
-        "fall_per_usd": one.fall_per_usd,
-        "lacks": one.lacks,
-        "gave_way": one.gave_way,
-        "followed": {**asdict(facts.followed), "words": facts.followed.words, "outlook_of": wanted.outlook_of}
-        if uses_programme(facts)
-        else None,
-        "cost_usd": _band(wanted.cost, facts.spent_usd),
-        "finish_at": _moments(wanted.finish, now),
-        "chance": wanted.chance,
-        "last_safe_at": _moment(wanted.last_safe_s, now),
-        "spent_usd": round(facts.spent_usd, 4),
-        "first_cost_usd": before.get("first_cost_usd", round(total, 4) if total is not None else None),
-        "steps_left": facts.steps_left,
-        "step_time_s": facts.speed.step_time_s(max(1, facts.held)) if facts.speed else None,
-        "step_time_1_s": facts.speed.step_time_1_s if facts.speed else None,
-        "serial_share": facts.speed.serial_share if facts.speed else None,
-        "changeover_s": round(facts.changeover_s, 2),
-        "on_demand_usd_per_hour": facts.on_demand_usd_per_hour,
-        "point_at": before.get("point_at"),
-        "first": before.get("first") or _first(facts, now),
-    }
-    if facts.spot is not None:
-        spot = facts.spot
-        told["spot"] = {
-            "offer": spot.offer, "name": spot.name, "usd_per_hour": spot.usd_per_hour, "available": spot.available,
-        }  # fmt: skip
-    if told["first_cost_usd"] is None and total is not None:
-        told["first_cost_usd"] = round(total, 4)
-    return told
-
-
-def _first(facts: PlanFacts, now: dt.datetime) -> dict[str, Any] | None:
-    """What the job was when it could first be planned: where the baselines start."""
-    if facts.speed is None:
-        return None
-    return {
-        "at": now.isoformat(),
-        "steps_left": facts.steps_left,
-        "spent_usd": round(facts.spent_usd, 4),
-        "offer": facts.spot.offer if facts.spot else "",
-    }
-
-
-def _band(band: Band | None, before: float = 0.0) -> dict[str, float] | None:
-    if band is None:
-        return None
-    return {"expected": before + band.expected, "low": before + band.low, "high": before + band.high}
-
-
-def _moments(band: Band | None, now: dt.datetime) -> dict[str, str | None] | None:
-    if band is None:
-        return None
-    return {name: _moment(getattr(band, name), now) for name in ("expected", "low", "high")}
-
-
-def _moment(seconds: float | None, now: dt.datetime) -> str | None:
-    return None if seconds is None else (now + dt.timedelta(seconds=min(seconds, 3.15e8))).isoformat()
-
-
-def _point(one: Planned, state: PlanState, now: dt.datetime) -> PlanPoint | None:
-    """A point of the curves, spaced wider the longer the job has been going."""
-    job, facts, wish = one.rows.job, one.placed.facts, one.placed.wish
-    last = state.plan.get("point_at")
-    age_s = (now - (job.submitted_at or job.created_at)).total_seconds()
-    if last and (now - dt.datetime.fromisoformat(last)).total_seconds() < age_s / POINTS:
-        return None
-    state.plan["point_at"] = now.isoformat()
-    finish = wish.finish
-    return PlanPoint(
-        job=job,
-        at=now,
-        step=job.current_step,
-        spent_usd=facts.spent_usd,
-        spot=facts.held_spot,
-        on_demand=facts.held_on_demand,
-        finish_at=now + dt.timedelta(seconds=min(finish.expected, 3.15e8)) if finish else None,
-        cost_usd=facts.spent_usd + wish.cost.expected if wish.cost else None,
-        chance=wish.chance,
-        last_safe_at=now + dt.timedelta(seconds=wish.last_safe_s) if wish.last_safe_s is not None else None,
-    )
