@@ -14,6 +14,8 @@ kernel (no s x s matrix is kept) and a gated feed-forward layer:
 * logits: 12 bsV bytes: at the turn from forward to backward three arrays of V float32 numbers for each token are alive.
 
 FSDP divides what stays by the world; embeddings and two layers are whole for a while.
+
+Fidelity `exact` holds nodes of a tree (`treesum`), each as large as the gradient: as many as a rank's share of a step needs.
 """
 
 from __future__ import annotations
@@ -21,9 +23,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainer_client.modelshape import ModelShape
+from trainer_client.treesum import most_held
+from trainer_client.workshare import share_sizes
 
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2}
 MOMENTS = {"adamw": 2, "sgd": 0}
+FIDELITIES = ("exact", "same_world")
 BUCKET_BYTES, NUM_BUCKETS = 16 * 1024 * 1024, 3  # in which gradients travel between ranks
 
 
@@ -38,9 +43,10 @@ class FitSettings:
     optimizer: str = "adamw"
     lora: int = 0
     recompute: bool = False
+    fidelity: str = "exact"
 
     def __post_init__(self) -> None:
-        for name, known in (("precision", ELEMENT_BYTES), ("optimizer", MOMENTS)):
+        for name, known in (("precision", ELEMENT_BYTES), ("optimizer", MOMENTS), ("fidelity", FIDELITIES)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be {' or '.join(known)}, not {getattr(self, name)!r}")
         for name in ("global_batch", "micro_batch", "seq_len"):
@@ -67,16 +73,41 @@ def memory(shape: ModelShape, settings: FitSettings, *, num_workers: int = 1, pa
     trained, trained_e = trained_parameters(shape, settings)
     weights, gradients = shape.num_parameters * e + (trained * trained_e if settings.lora else 0), trained * trained_e
     optimizer = MOMENTS[settings.optimizer] * gradients
+    num_held = _num_held(settings, num_workers, parallel)
     exchange = _exchange(shape, settings, gradients) if num_workers > 1 else 0
     if parallel == "fsdp":
         weights, gradients, optimizer = (-(-part // num_workers) for part in (weights, gradients, optimizer))
         exchange = _gathered(shape, settings, num_workers) if num_workers > 1 else 0
     activations, logits = _activations(shape, settings), _logits(shape, settings)
-    passing = activations + logits
-    if settings.recompute:  # the logits have gone when the first layer is computed again
-        passing -= min(logits, _tokens(settings) * _layer_bytes(shape, settings))
-    total = weights + optimizer + exchange + _peak(shape, settings, num_workers, gradients, passing)
-    return Memory(weights, gradients, optimizer, activations, logits, exchange, total)
+    total = weights + optimizer + exchange + _peak(shape, settings, num_held, gradients, activations, logits)
+    return Memory(weights, max(1, num_held) * gradients, optimizer, activations, logits, exchange, total)
+
+
+def _peak(
+    shape: ModelShape, settings: FitSettings, num_held: int, gradients: int, activations: int, logits: int
+) -> int:
+    """Gradients that are held are there all the time; a new one grows while activations go.
+
+    The gradient of an embedding comes last: from both of its places, and with their sum, where it is the output's matrix, too.
+    """
+    passing, is_new = activations + logits, settings.fidelity == "exact" or not num_held
+    layer = _tokens(settings) * _layer_bytes(shape, settings) if settings.recompute else 0
+    passing -= min(logits, layer)  # the logits have gone when the first layer is computed again
+    embedding = 0 if settings.lora else shape.embedding_parameters * ELEMENT_BYTES[settings.precision]
+    beside = layer and 2 * _tokens(settings) * shape.intermediate * ELEMENT_BYTES[settings.precision]  # of its way back
+    last = max(layer + beside, (2 * shape.tied + (not is_new)) * embedding)
+    return num_held * gradients + max(passing, is_new * gradients + last)
+
+
+def _num_held(settings: FitSettings, num_workers: int, parallel: str) -> int:
+    """Gradients that a rank holds at most when a micro-batch begins."""
+    num_micro = -(-settings.global_batch // settings.micro_batch)
+    if settings.fidelity == "same_world":
+        return int(num_micro > num_workers)
+    if parallel == "fsdp":  # dealt out, so that what is done lies side by side; whole rounds
+        return max(0, (num_micro // (num_workers & -num_workers)).bit_length() - 1)
+    shares = share_sizes(num_micro, (1.0,) * num_workers)
+    return max(most_held(sum(shares[:rank]), sum(shares[: rank + 1])) for rank in range(num_workers))
 
 
 def trained_parameters(shape: ModelShape, settings: FitSettings) -> tuple[int, int]:
@@ -84,15 +115,6 @@ def trained_parameters(shape: ModelShape, settings: FitSettings) -> tuple[int, i
     if settings.lora:
         return shape.lora_parameters(settings.lora), 4
     return shape.num_parameters, ELEMENT_BYTES[settings.precision]
-
-
-def _peak(shape: ModelShape, settings: FitSettings, num_workers: int, gradients: int, passing: int) -> int:
-    """Gradients are all there from the second micro-batch on; in the first they grow while activations go."""
-    several = settings.global_batch > num_workers * settings.micro_batch
-    embedding = 0 if settings.lora else shape.embedding_parameters * ELEMENT_BYTES[settings.precision]
-    if several:
-        return gradients + max(passing, embedding)
-    return max(passing, gradients + embedding)  # tied or not, one more gradient of the embedding is added up at the end
 
 
 def _activations(shape: ModelShape, settings: FitSettings) -> int:
@@ -153,4 +175,5 @@ def _gathered(shape: ModelShape, settings: FitSettings, num_workers: int) -> int
     float32; of bf16 ones the slice that comes of it is there in float32 for a moment, too."""
     e, largest = ELEMENT_BYTES[settings.precision], max(shape.layer_parameters, shape.outer_parameters)
     gradients = largest * 4 + (largest * 4 // num_workers if e < 4 else 0)
-    return (shape.outer_parameters + 2 * shape.layer_parameters) * e + (0 if settings.lora else gradients)
+    arriving = largest * e if settings.fidelity == "exact" else 0  # each rank's rows of a whole layer
+    return (shape.outer_parameters + 2 * shape.layer_parameters) * e + (0 if settings.lora else gradients + arriving)

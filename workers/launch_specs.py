@@ -56,14 +56,17 @@ def launch_spec(attempt: Attempt) -> LaunchSpec:
 def same_threads(job: Job) -> dict[str, str]:
     """Threads of a rank of a local job whose ranks come and go: the same for every number of them.
 
-    A bought machine does not grow when another one leaves, and bits under `exact` depend on the number of threads.
+    A bought machine does not grow when another one leaves, and bits under `exact` depend on the number of threads: so it is if that
+    is in the job file, or a number of nodes that it may come to.
     """
-    if job.backend != "local" or not (is_planned(job) or (job.config.get("snapshot") or {}).get("fidelity") == "exact"):
-        return {}
+    fidelity = (job.config.get("snapshot") or {}).get("fidelity")
     nodes = (job.config.get("resources") or {}).get("nodes") or {}
     most = int(nodes.get("max") or worker_limits(job=job)[1])
     threads = str(max(1, len(os.sched_getaffinity(0)) // most))
     return {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    is_exact = fidelity == "exact" or (nodes.get("max") and fidelity != "same_world")
+    if job.backend != "local" or not (is_planned(job) or is_exact):
+        return {}
 
 
 def launch_command(attempt: Attempt) -> list[str]:

@@ -30,11 +30,11 @@ class JobFit:
     fits: bool | None = None
 
 
-def job_fit(*, model: str, num_workers: int, training: dict[str, Any]) -> JobFit:
+def job_fit(*, model: str, num_workers: int, training: dict[str, Any], fidelity: str = "exact") -> JobFit:
     """What the job needs at its own micro-batch, and with which one it fits at `num_workers`."""
     gpu_gib = float(settings.GPU_GIB)
     try:
-        shape, wanted = shape_of(model), fit_settings(training)
+        shape, wanted = shape_of(model), fit_settings(training, fidelity)
     except ValueError as error:
         return JobFit(f"Memory is not known: {error}.", gpu_gib)
     parallel = str(training.get("parallel") or "ddp")
@@ -53,12 +53,12 @@ def job_fit(*, model: str, num_workers: int, training: dict[str, Any]) -> JobFit
     )
 
 
-def fit_settings(training: dict[str, Any]) -> FitSettings:
+def fit_settings(training: dict[str, Any], fidelity: str) -> FitSettings:
     """The training settings that decide about memory; those that are missing or unusable raise `ValueError`."""
     names = ("global_batch", "micro_batch", "seq_len", "lora")
     try:
         given: dict[str, Any] = {name: int(training[name]) for name in names if training.get(name) is not None}
-        return FitSettings(**given)
+        return FitSettings(**given, fidelity=fidelity)
     except (TypeError, OverflowError) as error:
         raise ValueError("batch, sequence length and LoRA rank are whole numbers") from error
 

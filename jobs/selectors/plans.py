@@ -70,7 +70,8 @@ def job_plan(*, job: Job, now: dt.datetime) -> JobPlan:
 
 
 def _fit(plan: JobPlan, job: Job) -> None:
-    fit = job_fit(model=job.model, num_workers=job.num_workers, training=job.training)
+    fidelity = (job.config.get("snapshot") or {}).get("fidelity") or "exact"
+    fit = job_fit(model=job.model, num_workers=job.num_workers, training=job.training, fidelity=fidelity)
     plan.gpu_memory_gib, plan.min_workers = fit.gpu_memory_gib, fit.min_workers
     plan.micro_batch, plan.num_accumulation = fit.micro_batch, fit.num_accumulation
     plan.reasons.append(fit.reason)

@@ -31,13 +31,6 @@ def test_what_cannot_be_honoured_is_refused_by_name(config, field):
     assert list(refusal.value.extra["fields"]) == [field]
 
 
-def test_equal_bits_for_any_world_are_refused_for_a_model_in_slices():
-    assert make_job(training={"parallel": "fsdp"}).training["parallel"] == "fsdp"
-    with pytest.raises(Invalid) as refusal:
-        make_job(training={"parallel": "fsdp"}, config={"snapshot": {"fidelity": "exact"}})
-    assert list(refusal.value.extra["fields"]) == ["snapshot.fidelity"]
-
-
 def test_thresholds_and_snapshots_are_taken_over():
     job = make_job(config={"rules": {"shard_loss": {"min_gap": 0.3}}, "snapshot": {"check_every": 25}})
     assert job.config["rules"]["shard_loss"]["min_gap"] == 0.3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,15 @@ from torch.utils._pytree import tree_iter
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.trainer.worlds import run_world
+from trainer_client.accumulation import Accumulation
+from trainer_client.agreement import Agreement
 from trainer_client.fit import gib_per_gpu, main, placements, report
 from trainer_client.fit_memory import FitSettings, memory
 from trainer_client.loss import sample_losses
 from trainer_client.models import DTYPES, add_lora
 from trainer_client.modelshape import ModelShape, shape_of
+from trainer_client.treeaccumulation import accumulation_of_copies
+from trainer_client.workshare import StepWork
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 128, "intermediate_size": 344, "num_hidden_layers": 4, "num_attention_heads": 4,
@@ -84,19 +89,28 @@ def measured(config: dict[str, Any], settings: FitSettings) -> int:
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
     optimizer.zero_grad()
+    accumulation = accumulation_of_copies(model, Agreement(), settings.fidelity)
     with live:
         for tensor in tree_iter([list(model.parameters()), list(model.buffers()), list(optimizer.state.values())]):
             live.count(tensor.data)
-        _step(model, optimizer, settings)
+        _step(model, optimizer, settings, accumulation)
     return live.most
 
 
-def _step(model: Any, optimizer: Any, settings: FitSettings) -> None:
-    for start in range(0, settings.global_batch, settings.micro_batch):
-        num_samples = min(settings.micro_batch, settings.global_batch - start)
+def _step(model: Any, optimizer: Any, settings: FitSettings, accumulation: Accumulation) -> None:
+    """One step of this rank, which has its turn in every round."""
+    agreement = Agreement()
+    num_micro = -(-settings.global_batch // settings.micro_batch)
+    work = StepWork.dealt(num_micro, agreement.world_size)
+    accumulation.begin(work, None)
+    for index in work.remaining[agreement.rank]:
+        num_samples = min(settings.micro_batch, settings.global_batch - index * settings.micro_batch)
         ids = torch.randint(0, 500, (num_samples, settings.seq_len))
         losses, _ = sample_losses(model(input_ids=ids, use_cache=False).logits, ids)
         losses.sum().backward()
+        del losses
+        accumulation.take(index)
+    accumulation.reduce()
     optimizer.step()
     optimizer.zero_grad()
 
@@ -105,6 +119,8 @@ def _step(model: Any, optimizer: Any, settings: FitSettings) -> None:
     ("name", "settings"),
     [
         ("llama", FitSettings(8, 4, 128)),
+        ("llama", FitSettings(8, 4, 128, fidelity="same_world")),
+        ("llama", FitSettings(7, 1, 32)),
         ("llama", FitSettings(1, 1, 32)),
         ("llama", FitSettings(8, 4, 128, precision="bf16")),
         ("llama", FitSettings(4, 4, 64, optimizer="sgd")),
@@ -114,6 +130,8 @@ def _step(model: Any, optimizer: Any, settings: FitSettings) -> None:
         ("deep", FitSettings(8, 4, 256, recompute=True)),
         ("deep", FitSettings(8, 4, 128, precision="bf16", recompute=True)),
         ("words", FitSettings(4, 4, 128)),
+        ("words", FitSettings(8, 1, 16)),
+        ("words", FitSettings(8, 1, 16, fidelity="same_world")),
         ("grouped", FitSettings(8, 4, 128)),
         ("qwen3", FitSettings(8, 4, 128)),
         ("mistral", FitSettings(4, 4, 64)),
@@ -144,7 +162,7 @@ def sliced_bytes(settings: FitSettings) -> int:
     """On one rank: the most bytes of tensors in a step of a model that is in slices."""
     from torch.distributed.tensor import DTensor
 
-    from trainer_client.agreement import Agreement
+    from trainer_client.sliceaccumulation import SliceAccumulation, SliceTreeAccumulation
     from trainer_client.slices import Slices
 
     class SlicedBytes(LiveBytes):
@@ -161,14 +179,17 @@ def sliced_bytes(settings: FitSettings) -> int:
     )
     if settings.lora:
         model = add_lora(model, settings.lora, settings.lora)
-    Slices(model, Agreement())
+    slices = Slices(model, Agreement())
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    exact = settings.fidelity == "exact"
+    accumulation = SliceTreeAccumulation(named, slices) if exact else SliceAccumulation(named)
     optimizer, live = torch.optim.AdamW(trained, foreach=False), SlicedBytes()
-    _step(model, optimizer, settings)
+    _step(model, optimizer, settings, accumulation)
     with live:
         for tensor in tree_iter([list(model.parameters()), list(optimizer.state.values())]):
             live.count(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
-        _step(model, optimizer, settings)
+        _step(model, optimizer, settings, accumulation)
     return live.most
 
 
@@ -177,14 +198,21 @@ def sliced_sizes(each: list[FitSettings]) -> list[int]:
 
 
 def test_slices_of_two_real_ranks_take_what_the_formula_says(tmp_path: Path) -> None:
-    ways = [("fp32", 0), ("bf16", 0), ("fp32", 4)]
-    own = [FitSettings(2, 1, 64, precision, lora=lora) for precision, lora in ways]
-    shape = ModelShape.from_config(SLICED)
-    expected = [
-        memory(shape, FitSettings(4, 1, 64, precision, lora=lora), num_workers=2, parallel="fsdp").total
-        for precision, lora in ways
+    each = [
+        FitSettings(num, 1, 64, precision, lora=lora, fidelity=fidelity)
+        for fidelity, num, precision, lora in (
+            ("same_world", 4, "fp32", 0),
+            ("same_world", 4, "bf16", 0),
+            ("same_world", 4, "fp32", 4),
+            ("exact", 4, "fp32", 0),
+            ("exact", 4, "bf16", 0),
+            ("exact", 8, "fp32", 0),
+            ("exact", 8, "fp32", 4),
+        )
     ]
-    assert run_world(2, sliced_sizes, own, folder=tmp_path) == [pytest.approx(expected, rel=0.07)] * 2
+    shape = ModelShape.from_config(SLICED)
+    expected = [memory(shape, settings, num_workers=2, parallel="fsdp").total for settings in each]
+    assert run_world(2, sliced_sizes, each, folder=tmp_path) == [pytest.approx(expected, rel=0.07)] * 2
 
 
 SEVEN_B = {
@@ -199,7 +227,9 @@ def test_seven_billion_parameters_need_several_gpus_in_full_and_one_with_adapter
         FitSettings(64, 4, 2048, "bf16", recompute=True),
         FitSettings(64, 4, 2048, "bf16", lora=16, recompute=True),
     )
-    assert report(shape, full, gpu_gib=40, max_workers=8)["min_workers"] == 2
+    least = replace(full, fidelity="same_world")
+    assert report(shape, least, gpu_gib=40, max_workers=8)["min_workers"] == 2
+    assert report(shape, full, gpu_gib=40, max_workers=8)["min_workers"] == 4
     assert report(shape, lora, gpu_gib=40, max_workers=8)["min_workers"] == 1
     first = placements(shape, full, gpu_gib=40, max_workers=8)[0]
     assert (first.parallel, first.gib_per_gpu <= 40) == ("fsdp", True)

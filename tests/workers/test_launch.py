@@ -215,7 +215,11 @@ def test_a_jobs_own_command_is_refused_where_the_server_runs_none(settings: Any)
 
 @pytest.mark.parametrize(
     "config",
-    [{"snapshot": {"fidelity": "exact"}}, {"resources": {"spot_policy": "prefer", "nodes": {"min": 1, "max": 4}}}],
+    [
+        {"snapshot": {"fidelity": "exact"}},
+        {"resources": {"nodes": {"min": 1, "max": 4}}},
+        {"snapshot": {"fidelity": "same_world"}, "resources": {"spot_policy": "prefer", "nodes": {"min": 1, "max": 4}}},
+    ],
 )
 def test_a_rank_has_the_same_threads_in_every_world(config: dict[str, Any]) -> None:
     job = make_filled_job()

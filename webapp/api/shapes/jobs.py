@@ -195,7 +195,7 @@ class SnapshotPart(Input):
     uri = serializers.CharField(max_length=500, required=False)
     check_every = serializers.IntegerField(min_value=1, max_value=10_000_000, required=False)
     fidelity = serializers.ChoiceField(
-        FIDELITIES, required=False, help_text="Equal bits after a resize: with as many workers, or with any"
+        FIDELITIES, required=False, help_text="Equal bits after a resize: with any number of workers, or with as many"
     )
     async_writes = serializers.BooleanField(required=False, help_text="Write while training goes on")
 
