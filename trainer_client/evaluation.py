@@ -13,8 +13,11 @@ import torch
 from torch import nn
 
 from trainer_client.agreement import Agreement
+from trainer_client.coercion import finite_or_none
 from trainer_client.encoding import BatchSource
 from trainer_client.mixture import rank_share
+from trainer_client.protocol import PROTOCOL
+from trainer_client.session import Session
 
 Losses = Callable[[nn.Module, dict[str, Any]], tuple[torch.Tensor, torch.Tensor]]  # fields -> loss sums [N], counts [N]
 Ask = Callable[[], Callable[[], object | None]]  # a question to all ranks; the answer is what makes them break off
@@ -83,6 +86,21 @@ def _add_batch(
     where = torch.from_numpy(micro.shard)
     for row, values in enumerate((found, counts, torch.ones_like(counts))):
         sums[row].index_add_(0, where, values.double().cpu())
+
+
+def evaluation_tell(session: Session, step: int, found: dict[str, tuple[float, int, int]]) -> None:
+    """Say in the log what `evaluate_shards` found before step `step`, and tell the server (rank 0)."""
+    tokens = sum(part[1] for part in found.values())
+    if not tokens:
+        return
+    mean = sum(part[0] for part in found.values()) / tokens
+    each = {name: part[0] / part[1] for name, part in found.items() if part[1]}
+    words = ", ".join(f"{name} {loss:.4f}" for name, loss in each.items())
+    session.say(f"evaluation before step {step}: loss {mean:.4f} over {tokens} tokens ({words})")
+    if session.reporter is not None and session.rank == 0:
+        shards = {name: finite_or_none(loss) for name, loss in each.items()}
+        body = {"protocol": PROTOCOL, "step": step, "loss": finite_or_none(mean), "tokens": tokens, "shards": shards}
+        session.reporter.post("evaluations", body)
 
 
 def to_device(fields: Any, device: torch.device) -> Any:

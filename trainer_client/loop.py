@@ -29,7 +29,7 @@ from trainer_client import protocol
 from trainer_client.accumulation import Accumulation
 from trainer_client.controls import MixtureControls
 from trainer_client.encoding import BatchSource, MicroBatch
-from trainer_client.evaluation import evaluate_shards, to_device
+from trainer_client.evaluation import evaluate_shards, evaluation_tell, to_device
 from trainer_client.fence import StaleAttempt
 from trainer_client.gradnorm import clip, gradient_norm
 from trainer_client.indexed import IndexedSource
@@ -240,6 +240,7 @@ class ElasticLoop:
         found = evaluate_shards(self.model, self.source, losses, self.agreement, lambda: self.session.ask(step))
         self.evaluation_due = found is None
         self.last_evaluation = found or self.last_evaluation
+        evaluation_tell(self.session, step, found or {})
         return found or {}
 
     def export(self, step: int) -> None:

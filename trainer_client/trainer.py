@@ -26,7 +26,7 @@ from transformers.training_args import OptimizerNames
 from trainer_client.accumulation import Accumulation
 from trainer_client.controls import MixtureControls
 from trainer_client.encoding import BatchSource, MicroBatch
-from trainer_client.evaluation import evaluate_shards
+from trainer_client.evaluation import evaluate_shards, evaluation_tell
 from trainer_client.gradnorm import clip, gradient_norm
 from trainer_client.loss import sample_losses
 from trainer_client.nextstep import StepPlanner
@@ -284,11 +284,7 @@ class BidirectionalMixin(_Base):
             self.session.say(f"the evaluation before step {step} is cut off: told to leave")
             return {}
         self.last_evaluation = found
-        tokens = sum(part[1] for part in found.values())
-        if tokens:
-            mean = sum(part[0] for part in found.values()) / tokens
-            each = ", ".join(f"{name} {part[0] / part[1]:.4f}" for name, part in found.items() if part[1])
-            self.session.say(f"evaluation before step {step}: loss {mean:.4f} over {tokens} tokens ({each})")
+        evaluation_tell(self.session, step, found)
         return found
 
 

@@ -20,7 +20,10 @@ from workers import rundirs
 
 GRACE_S = 30.0
 # Settings of a job that are flags of the launcher under the same name.
-FLAGS = ("global_batch", "micro_batch", "lr", "seq_len", "seed", "lora", "snapshot_every", "export_every")
+FLAGS = (
+    "global_batch", "micro_batch", "lr", "seq_len", "seed", "lora", "snapshot_every", "export_every", "eval_every",
+    "eval_fraction",
+)  # fmt: skip
 
 
 def launch_spec(attempt: Attempt) -> LaunchSpec:

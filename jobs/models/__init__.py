@@ -4,6 +4,7 @@ from jobs.models.augmentations import Augmentation, AugmentationBatch
 from jobs.models.commands import Command, Directive
 from jobs.models.datasets import Dataset, Shard, ShardRevision
 from jobs.models.decisions import AUTONOMY, Approval, Decision, Rule
+from jobs.models.evaluations import Evaluation
 from jobs.models.events import Event
 from jobs.models.hardness import HardnessRecord
 from jobs.models.instances import Instance, Placement
@@ -40,6 +41,7 @@ __all__ = [
     "Dataset",
     "Decision",
     "Directive",
+    "Evaluation",
     "Event",
     "FeedGap",
     "FeedState",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.models import Job
+from jobs.models import Evaluation, Job
 from jobs.selectors.series import shard_series
 
 MAX_BINS = 256
@@ -42,3 +42,24 @@ def loss_curve(job: Job) -> LossCurve:
     seen = tokens > 0
     middle = series.bins[seen] + series.width / 2
     return LossCurve(middle, loss_sum[seen] / tokens[seen], tokens[seen], series.width)
+
+
+def held_out_curve(job: Job) -> LossCurve:
+    """Its evaluations on the surviving branch, those with a finite loss."""
+    points: dict[int, tuple[float, int]] = {}
+    rows = Evaluation.objects.filter(attempt__job=job).order_by("attempt__fence", "step")
+    fence = 0
+    for step, loss, tokens, number, start in rows.values_list(
+        "step", "loss", "tokens", "attempt__fence", "attempt__start_step"
+    ):
+        if number != fence:
+            fence, points = number, {at: point for at, point in points.items() if at <= start}
+        if loss is not None:
+            points[step] = (loss, tokens)
+    values = list(points.values())
+    return LossCurve(
+        np.array(list(points), float),
+        np.array([loss for loss, _ in values]),
+        np.array([float(n) for _, n in values]),
+        1,
+    )

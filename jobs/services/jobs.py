@@ -52,6 +52,8 @@ TRAINING_RANGES: dict[str, tuple[float, float, bool]] = {
     "lora": (0, 1024, True),  # rank of the adapters, 0 for full fine-tuning
     "snapshot_every": (0, 10_000_000, True),
     "export_every": (1, 10_000_000, True),
+    "eval_every": (0, 10_000_000, True),  # steps between looks at held-out samples, 0 for none
+    "eval_fraction": (0, 0.9, False),  # of each shard that is held out
 }
 # Name -> what it may be; without one the launcher's own default holds.
 TRAINING_CHOICES: dict[str, tuple[str, ...]] = {
@@ -69,12 +71,14 @@ def training_checked(training: dict[str, Any]) -> dict[str, Any]:
             if value not in TRAINING_CHOICES[name]:
                 errors[name] = [f"One of {', '.join(TRAINING_CHOICES[name])}."]
         elif name not in TRAINING_RANGES:
-            errors[name] = [f"Unknown. Known: {', '.join((*TRAINING_DEFAULTS, *TRAINING_CHOICES))}."]
+            errors[name] = [f"Unknown. Known: {', '.join((*TRAINING_RANGES, *TRAINING_CHOICES))}."]
         else:
             low, high, whole = TRAINING_RANGES[name]
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if not number or not low <= value <= high or (whole and value != int(value)):
                 errors[name] = [f"A {'whole ' if whole else ''}number from {low:g} to {high:g}."]
+    if not errors and training.get("eval_every") and not training.get("eval_fraction"):
+        errors["eval_fraction"] = ["Say which share of each shard is held out for evaluation, as 0.1."]
     if errors:
         raise Invalid("The training settings cannot be used.", fields={f"training.{k}": v for k, v in errors.items()})
     return {**TRAINING_DEFAULTS, **training}

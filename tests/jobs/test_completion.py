@@ -7,14 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from django.utils import timezone
 
 from jobs.models import Attempt, Directive, Event, Job
 from jobs.planning import job_evaluate
 from jobs.selectors.jobs import job_lines
+from jobs.selectors.loss_curves import held_out_curve
 from jobs.services.attempts import attempt_finish
+from jobs.services.evaluations import evaluation_note
 from jobs.services.report_form import report_parse
 from jobs.services.reports import report_add
-from tests.factories import NOW, make_attempt, make_job
+from tests.api.http import client_for, strict
+from tests.factories import NOW, make_attempt, make_cast, make_job
 from tests.ingest.bodies import report
 
 pytestmark = pytest.mark.django_db
@@ -72,3 +76,36 @@ def test_a_target_that_is_reached_ends_the_job_as_succeeded_with_the_reason(runn
     job.refresh_from_db()
     assert (job.status, job.failure_message) == ("succeeded", "")
     assert order.args["reason"] in Event.objects.filter(job=job, kind="job.succeeded").get().text
+
+
+def test_a_job_that_is_evaluated_is_done_by_what_it_holds_out(running: tuple[Job, Attempt]) -> None:
+    job, attempt = running
+    feed(attempt, 0, 100, shift=-1.5)
+    evaluation_note(attempt=attempt, step=50, loss=2.5, tokens=90, shards={"shard_000": 2.5}, now=NOW)
+    evaluate(job)
+    assert not Directive.objects.filter(action="stop").exists(), (
+        "the training loss is there, but that is not what counts"
+    )
+    for _ in range(2):  # a repeat changes nothing
+        evaluation_note(attempt=attempt, step=100, loss=1.4, tokens=90, shards={"shard_000": 1.4}, now=NOW)
+    feed(attempt, 100, 120)
+    evaluate(job)
+    assert Directive.objects.get(action="stop").args["reason"] == "target loss 1.5 reached: 1.4 on the held-out samples"
+    assert list(held_out_curve(job).steps) == [50, 100]
+    later, _ = make_attempt(job, num_workers=1)
+    Attempt.objects.filter(pk=later.pk).update(start_step=60)
+    evaluation_note(attempt=later, step=70, loss=None, tokens=90, shards={}, now=NOW)
+    assert list(held_out_curve(job).steps) == [50], "steps of a lost branch do not count"
+
+
+def test_the_trainer_tells_its_evaluations_and_everybody_may_read_them(client: object) -> None:
+    cast = make_cast()
+    job = make_job(cast.team, status="queued")
+    attempt, secret = make_attempt(job, now=timezone.now())
+    body = {"protocol": 1, "step": 20, "loss": None, "tokens": 7, "shards": {"shard_000": 2.5, "shard_001": None}}
+    url, headers = f"/api/v1/attempts/{attempt.uuid}/evaluations/", {"Authorization": f"Bearer {secret}"}
+    post = client.post  # type: ignore[attr-defined]
+    assert post(url, body, content_type="application/json", headers=headers).status_code == 200
+    assert post(url, {**body, "step": -1}, content_type="application/json", headers=headers).status_code == 400
+    (found,) = strict(client_for(cast.team, cast.viewer).get(f"/api/v1/jobs/{job.uuid}/evaluations/"))["results"]
+    assert (found["step"], found["loss"], found["shards"]) == (20, None, {"shard_000": 2.5, "shard_001": None})

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from jobs.models import Attempt, Event, Instance, Job, Snapshot
+from jobs.models import Attempt, Evaluation, Event, Instance, Job, Snapshot
 from jobs.planning import job_evaluate
 from jobs.services.commands import commands_due
 from jobs.services.resizes import job_resize
@@ -24,7 +24,15 @@ from workers.execute import command_execute
 from workers.watch import attempts_watch
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
-TRAINING = {"global_batch": 6, "micro_batch": 1, "seq_len": 32, "snapshot_every": 100, "export_every": 100_000}
+TRAINING = {
+    "global_batch": 6,
+    "micro_batch": 1,
+    "seq_len": 32,
+    "snapshot_every": 100,
+    "export_every": 100_000,
+    "eval_every": 20,
+    "eval_fraction": 0.2,
+}
 
 
 def turn(*, but: str = "") -> None:
@@ -89,6 +97,8 @@ def test_a_training_goes_on_at_another_size_with_the_very_state_that_was_saved(
     third.refresh_from_db()
     assert (third.status, third.exit_code) == ("done", 0)
     assert third.detail.startswith("target loss 100 reached: ")
+    assert third.detail.endswith(" on the held-out samples")
+    assert set(Evaluation.objects.filter(attempt=third).latest("step").shards) == {"a", "b"}
     assert Snapshot.objects.filter(job=job, kind="weights", step=third.last_step + 1, status="complete").exists()
     until(lambda: not job.instances.exclude(status="terminated").exists(), "all processes have ended")
 

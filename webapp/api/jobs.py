@@ -14,7 +14,7 @@ from rest_framework.response import Response
 
 from jobs.access import by_uuid
 from jobs.errors import NotFound
-from jobs.models import Decision, Job, JobShard
+from jobs.models import Decision, Evaluation, Job, JobShard
 from jobs.previews import job_preview
 from jobs.selectors.jobs import job_lines
 from jobs.services.attempt_logs import log_read
@@ -207,6 +207,13 @@ class Jobs(ReadDoor):
         """The shards as this job uses them: weight, pause, revision in force."""
         rows = JobShard.objects.filter(job=self.row()).select_related("shard", "revision").order_by("index")
         return self.listed(rows, shape.JobShardShape)
+
+    @extend_schema(responses=shape.EvaluationShape(many=True), filters=False)
+    @action(detail=True)
+    def evaluations(self, request: Request, id: str) -> Response:
+        """Losses on held-out samples, newest first."""
+        rows = Evaluation.objects.filter(attempt__job=self.row()).select_related("attempt").order_by("-id")
+        return self.listed(rows, shape.EvaluationShape)
 
     @extend_schema(request=shape.ShardStats, responses=shape.ShardStatsStored)
     @action(detail=True, methods=["post"], permission_classes=[MayIngest])

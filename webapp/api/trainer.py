@@ -25,6 +25,7 @@ from jobs.models import ShardRevision
 from jobs.selectors.proofs import attempt_proof
 from jobs.services.attempts import attempt_finish, attempt_must_write, attempt_start
 from jobs.services.directives import directives_deliver
+from jobs.services.evaluations import evaluation_note
 from jobs.services.report_form import PROTOCOL, report_parse
 from jobs.services.reports import report_add
 from jobs.services.shards import revision_file
@@ -48,6 +49,7 @@ from webapp.api.trainer_door import (
 )
 from webapp.api.trainer_forms import (
     MAX_MESSAGE,
+    EvaluationForm,
     FinishForm,
     SnapshotForm,
     StartForm,
@@ -150,6 +152,19 @@ class SnapshotsView(TrainerView):
         return answer_json({})
 
 
+class EvaluationsView(TrainerView):
+    @described("Loss on held-out samples")
+    @spoken
+    def post(self, request: Request, speaker: Speaker, body: bytes) -> Answer:
+        word, attempt = form_parse(EvaluationForm, body), attempt_of(speaker)
+        attempt_must_write(attempt=attempt)
+        shards = {plain(name, 120): loss for name, loss in word.shards.items()}
+        evaluation_note(
+            attempt=attempt, step=word.step, loss=word.loss, tokens=word.tokens, shards=shards, now=timezone.now()
+        )
+        return answer_json({})
+
+
 class FinishView(TrainerView):
     @described("The last word of an attempt")
     @spoken
@@ -198,6 +213,7 @@ urlpatterns = [
     path("attempts/<uuid:attempt>/start/", StartView.as_view(), name="trainer_start"),
     path("attempts/<uuid:attempt>/reports/", ReportsView.as_view(), name="trainer_reports"),
     path("attempts/<uuid:attempt>/snapshots/", SnapshotsView.as_view(), name="trainer_snapshots"),
+    path("attempts/<uuid:attempt>/evaluations/", EvaluationsView.as_view(), name="trainer_evaluations"),
     path("attempts/<uuid:attempt>/finish/", FinishView.as_view(), name="trainer_finish"),
     path("attempts/<uuid:attempt>/revisions/<uuid:revision>/samples/", SamplesView.as_view(), name="trainer_samples"),
 ]

@@ -13,6 +13,7 @@ from jobs.states import FAILURE_CLASSES
 
 Step = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**62)]
+Loss = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Name = Annotated[str, Meta(min_length=1, max_length=120)]
 Parts = dict[Annotated[str, Meta(max_length=40)], Annotated[str, Meta(max_length=80)]]
 MAX_PARTS = 100
@@ -49,6 +50,14 @@ class SnapshotForm(Struct):
     detail: str = ""
 
 
+class EvaluationForm(Struct):
+    protocol: int
+    step: Step
+    tokens: Count
+    loss: Loss | None = None
+    shards: Annotated[dict[Name, Loss | None], Meta(max_length=100_000)] = {}
+
+
 class FinishForm(Struct):
     protocol: int
     outcome: Literal["done", "resized", "preempted", "stopped", "failed"]
@@ -59,7 +68,7 @@ class FinishForm(Struct):
     totals: dict[str, int | float | None] = {}
 
 
-F = TypeVar("F", StartForm, SnapshotForm, FinishForm)
+F = TypeVar("F", StartForm, SnapshotForm, EvaluationForm, FinishForm)
 
 
 def form_parse(form: type[F], body: bytes) -> F:

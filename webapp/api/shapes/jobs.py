@@ -150,6 +150,17 @@ class JobShardShape(serializers.Serializer[Any]):
     hardness_score = serializers.FloatField()
 
 
+class EvaluationShape(serializers.Serializer[Any]):
+    """Loss on the samples that the job holds out."""
+
+    attempt = serializers.UUIDField(source="attempt.uuid")
+    step = serializers.IntegerField(help_text="Optimizer steps done")
+    at = serializers.DateTimeField()
+    loss = serializers.FloatField(allow_null=True, help_text="Nats per token; null: not finite")
+    tokens = serializers.IntegerField()
+    shards = serializers.DictField(child=serializers.FloatField(allow_null=True), help_text="Shard -> nats per token")
+
+
 class DatasetPart(Input):
     name = serializers.CharField(max_length=120, required=False)
     id = serializers.UUIDField(required=False)
