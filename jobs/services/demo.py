@@ -58,14 +58,15 @@ MODELS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 # The job that is planned on the market in fast motion of `make up`.
 PLANNED_NAME = "planned-job"
-PLANNED_DEADLINE = dt.timedelta(minutes=15)
+PLANNED_DEADLINE = dt.timedelta(minutes=13)
 PLANNED: dict[str, Any] = {
     "model": "tiny:1m",
-    "goal_steps": 1200,
+    "goal_steps": 1500,
     "num_workers": 2,
     "budget_usd": "60.00",
-    "training": {"global_batch": 8, "micro_batch": 2, "lr": 1e-3, "seq_len": 96, "seed": 3, "snapshot_every": 100},
+    "training": {"global_batch": 16, "micro_batch": 4, "lr": 1e-3, "seq_len": 128, "seed": 3, "snapshot_every": 100},
     "config": {
+        "goal": {"step_time_s": 0.25},
         "resources": {"spot_policy": "prefer", "nodes": {"min": 1, "max": 2}},
         "rules": {"shard_loss": {"min_gap": 1e6}},
     },
