@@ -42,15 +42,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def launch(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def launch(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     monkeypatch.setenv("COUNTERFLOW_WARM_DIR", str(folder))
-    backend = LocalBackend(tmp_path / "root")
+    backend, handles = LocalBackend(tmp_path / "root"), []
 
     def launch(words: list[str], **env: str) -> tuple[LocalBackend, Any]:
         spec = LaunchSpec("claim", "job", "attempt", [*COMMAND, *words], env, 1, str(tmp_path / "run"))
-        return backend, backend.launch(spec)
+        handles.append(backend.launch(spec))
+        return backend, handles[0]
 
-    return launch
+    yield launch
+    for handle in handles:
+        backend.stop(handle, 0.0)
 
 
 def busy(tmp_path: Path) -> list[str]:
