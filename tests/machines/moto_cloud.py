@@ -60,6 +60,7 @@ class MotoCloud:
             _end(process)
         self._metadata.shutdown()
         self._moto.stop()
+        self.ec2.reset()  # moto keeps its state in this process: the next account begins with nothing
 
     @property
     def ec2(self) -> EC2Backend:
