@@ -1,4 +1,4 @@
-"""From a checked job file (`shapes.jobs.JobNew`) to the arguments of `job_create`."""
+"""From a checked job file (`shapes.jobfile.JobNew`) to the arguments of `job_create`."""
 
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ from webapp.api.auth import MayIngest
 from webapp.api.door import ReadDoor, idempotent
 from webapp.api.filters import Words
 from webapp.api.jobfile import job_planned, job_written
+from webapp.api.shapes import jobfile
 from webapp.api.shapes import jobs as shape
 from webapp.api.shapes.decisions import CommandShape
 from webapp.api.shapes.fields import Nothing
@@ -83,26 +84,26 @@ class Jobs(ReadDoor):
         return Response(self.told(self.row()))
 
     @extend_schema(
-        request={"application/json": shape.JobNew, "application/yaml": shape.JobNew},
+        request={"application/json": jobfile.JobNew, "application/yaml": jobfile.JobNew},
         responses={201: shape.JobFull, 200: shape.PlanShape},
     )
     @idempotent
     def create(self, request: Request) -> Response:
         """A job from a job file. `dry_run`: checked and planned (200), not created. `submit`: queued at once."""
-        data = self.body(shape.JobNew)
+        data = self.body(jobfile.JobNew)
         if data["dry_run"]:
             plan = job_planned(viewer=self.viewer, data=data, sent=request.data, now=self.now)
             return Response(shape.PlanShape(plan).data)
         job = job_written(viewer=self.viewer, data=data, sent=request.data, now=self.now)
         return Response(self.told(job), status=201)
 
-    @extend_schema(request=shape.JobChange, responses=shape.JobFull)
+    @extend_schema(request=jobfile.JobChange, responses=shape.JobFull)
     def partial_update(self, request: Request, id: str) -> Response:
         """Another deadline or budget, or other limits on machines; a job that runs is planned anew at once.
 
         Refused with numbers: a deadline that the steps left cannot meet, a budget that is spent, machines that nobody offers.
         """
-        changes = self.body(shape.JobChange)
+        changes = self.body(jobfile.JobChange)
         job = job_change(job=self.row("operator"), changes=changes, now=self.now, actor=self.actor)
         return Response(self.told(job))
 
