@@ -40,11 +40,12 @@ def rooms_found(epoch: Epoch, planned: Sequence[Planned]) -> tuple[list[Room], l
     rooms: dict[int, Room] = {}
     served: Counter[int] = Counter()
     for one in planned:
-        team = one.rows.job.team_id
-        if served[team] == MAX_NEEDS or (need := need_of(epoch, one)) is None:
+        team, offer = one.rows.job.team_id, _scarce_offer(one)
+        if served[team] == MAX_NEEDS or not (one.lacks or offer):
             continue
         served[team] += 1
-        offer = _scarce_offer(one)
+        if (need := need_of(epoch, one)) is None:
+            continue
         holders = [h for h in holders_for(epoch, one.rows, offer) if h.key not in rooms]
         chosen = victims(need, holders)
         machines = {way.holder.key: _machines(epoch.rows[way.holder.key]) for way in chosen}

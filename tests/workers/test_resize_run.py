@@ -30,7 +30,7 @@ TRAINING = {
     "seq_len": 32,
     "snapshot_every": 100,
     "export_every": 100_000,
-    "eval_every": 20,
+    "eval_every": 5,
     "eval_fraction": 0.2,
 }
 
@@ -64,7 +64,7 @@ def test_a_training_goes_on_at_another_size_with_the_very_state_that_was_saved(
     server: Server, settings: Any, own_var_dir: Path
 ) -> None:
     settings.VAR_DIR, settings.TRAINER_ENDPOINT = own_var_dir, server.url
-    job = make_filled_job(now=timezone.now(), num_workers=2, model="tiny:60k", goal_steps=100_000, training=TRAINING)
+    job = make_filled_job(now=timezone.now(), num_workers=2, model="tiny:60k", goal_steps=20_000, training=TRAINING)
     until(lambda: job.attempts.exists() and runs(job, 1, steps=5), "the first attempt trains")
     first = newest(job)
 
@@ -92,6 +92,7 @@ def test_a_training_goes_on_at_another_size_with_the_very_state_that_was_saved(
     assert (order.status, order.result["proof"]) == ("done", "equal")
     assert "loaded exactly what was saved" in Event.objects.get(job=job, kind="job.resized").text
     assert Instance.objects.get(attempt=first).status == "terminated"
+    until(lambda: Evaluation.objects.filter(attempt=third).exists(), "it tells the loss on what is held out")
     Job.objects.filter(pk=job.pk).update(goal_loss=100.0)  # its loss is below that: the trainer finishes by itself
     until(lambda: _looked_at(job).status == "succeeded", "the target is reached")
     third.refresh_from_db()
