@@ -1,8 +1,8 @@
 """What elasticity costs and whether it holds: `make bench-elastic`; the last line is the JSON.
 
 1. Step time of both fidelity modes against DistributedDataParallel: the same model, micro-batches and optimizer in the same
-   two processes (gloo, one thread each), taking turns. Wall time and CPU time of the processes; on a machine that does other
-   work only the second is steady.
+   processes (gloo, one thread each; `--workers`), taking turns. Wall time and CPU time of the processes; on a machine that does
+   other work only the second is steady. `--only exact`: one of them, with the most memory that a process had.
 2. A walk of 50 random resizes, preemptions and kills under `--fidelity exact`, whose weights must be those of a run that was
    never disturbed, bit by bit. (`--events 0` leaves it out.)
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -27,8 +28,8 @@ sys.path.insert(0, str(ROOT))
 SEQ_LEN, VOCAB = 64, 4096
 
 
-def rank_main(folder: Path, num_parameters: str, num_micro: int, micro_batch: int, rounds: int) -> None:
-    """One rank: let the three take turns; rank 0 writes what it measured."""
+def rank_main(folder: Path, num_parameters: str, num_micro: int, micro_batch: int, rounds: int, only: str) -> None:
+    """One rank: let the three take turns, or one of them alone; rank 0 writes what it measured."""
     import torch
     import torch.distributed as dist
 
@@ -36,7 +37,10 @@ def rank_main(folder: Path, num_parameters: str, num_micro: int, micro_batch: in
 
     torch.set_num_threads(1)
     init_process_group()
-    runs = {name: make(num_parameters, num_micro, micro_batch) for name, make in MAKERS.items()}
+    if not dist.is_initialized():  # a world of one has no group of its own
+        dist.init_process_group("gloo", init_method=os.environ["COUNTERFLOW_RENDEZVOUS"], rank=0, world_size=1)
+    makers = {name: make for name, make in MAKERS.items() if only in ("", name)}
+    runs = {name: make(num_parameters, num_micro, micro_batch) for name, make in makers.items()}
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
     for turn in range(rounds + 1):
         for name, step in runs.items():
@@ -48,6 +52,8 @@ def rank_main(folder: Path, num_parameters: str, num_micro: int, micro_batch: in
                 times[name].append((time.perf_counter() - wall, time.process_time() - cpu))
     if dist.get_rank() == 0:
         (folder / "times.json").write_text(json.dumps(times))
+        most_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        (folder / "most_mib").write_text(str(round(most_kib / 1024)))
     dist.barrier()
     os._exit(0)
 
@@ -93,17 +99,14 @@ def with_accumulation(kind: str) -> Callable[[str, int, int], Callable[[], None]
     """A step with one of ours."""
 
     def make(num_parameters: str, num_micro: int, micro_batch: int) -> Callable[[], None]:
-        from torch.nn.utils import clip_grad_norm_
-
-        from trainer_client.accumulation import Accumulation, SumAccumulation
         from trainer_client.agreement import Agreement
-        from trainer_client.treeaccumulation import TreeAccumulation
+        from trainer_client.gradnorm import clip, gradient_norm
+        from trainer_client.treeaccumulation import accumulation_of_copies
         from trainer_client.workshare import StepWork
 
         agreement = Agreement()
         model, optimizer, data = model_and_data(num_parameters, num_micro, micro_batch)
-        made = TreeAccumulation if kind == "exact" else SumAccumulation
-        accumulation: Accumulation = made(list(model.named_parameters()), agreement)
+        accumulation, parameters = accumulation_of_copies(model, agreement, kind), list(model.parameters())
         work = StepWork.whole(num_micro * agreement.world_size, agreement.world_size)
 
         def step() -> None:
@@ -112,7 +115,7 @@ def with_accumulation(kind: str) -> Callable[[str, int, int], Callable[[], None]
                 (model(input_ids=ids, labels=ids, use_cache=False).loss / work.num_micro).backward()
                 accumulation.take(index)
             accumulation.reduce()
-            clip_grad_norm_(model.parameters(), 1.0)
+            clip(parameters, gradient_norm(parameters, agreement), 1.0)
             optimizer.step()
             optimizer.zero_grad()
 
@@ -128,22 +131,25 @@ def measure_steps(args: argparse.Namespace) -> dict[str, Any]:
     """Medians over turns, and the medians of the ratios to DDP of the same turn."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        common = os.environ | {"WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        common = os.environ | {"WORLD_SIZE": str(args.workers), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         common |= {"COUNTERFLOW_RENDEZVOUS": (folder / "rendezvous").as_uri()}
         words = [sys.executable, __file__, "--rank_folder", name, "--model", args.model, "--rounds", str(args.rounds)]
-        words += ["--micro", str(args.micro), "--micro_batch", str(args.micro_batch)]
+        words += ["--micro", str(args.micro), "--micro_batch", str(args.micro_batch), "--only", args.only]
         ranks = [
-            subprocess.Popen(words, env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)
+            subprocess.Popen(words, env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+            for rank in range(args.workers)
         ]
         for process in ranks:
             process.wait()
         times = json.loads((folder / "times.json").read_text())
-    found: dict[str, Any] = {"model": args.model, "micro_batches_per_rank": args.micro, "load": os.getloadavg()[0]}
+        most_mib = int((folder / "most_mib").read_text())
+    found: dict[str, Any] = {"model": args.model, "workers": args.workers, "micro_batches_per_rank": args.micro}
+    found |= {"load": os.getloadavg()[0], "most_mib": most_mib}
     for name, values in times.items():
         for at, what in enumerate(("wall", "cpu")):
             found[f"{name}_{what}_s"] = round(statistics.median(value[at] for value in values), 3)
-            ratios = [value[at] / ddp[at] for value, ddp in zip(values, times["ddp"], strict=True)]
-            found[f"{name}_{what}_over_ddp"] = round(statistics.median(ratios), 3)
+            ratios = [value[at] / ddp[at] for value, ddp in zip(values, times.get("ddp", ()), strict=False)]
+            found |= {f"{name}_{what}_over_ddp": round(statistics.median(ratios), 3)} if ratios else {}
     return found
 
 
@@ -174,6 +180,8 @@ def measure_walk(num_events: int, seed: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="50m", help="parameters of the model")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--only", choices=("", *MAKERS), default="")
     parser.add_argument("--micro", type=int, default=4, help="micro-batches of a rank in a step")
     parser.add_argument("--micro_batch", type=int, default=4, help="samples of a micro-batch")
     parser.add_argument("--rounds", type=int, default=7)
@@ -182,7 +190,7 @@ def main() -> None:
     parser.add_argument("--rank_folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.rank_folder:
-        rank_main(args.rank_folder, args.model, args.micro, args.micro_batch, args.rounds)
+        rank_main(args.rank_folder, args.model, args.micro, args.micro_batch, args.rounds, args.only)
     found = {"step": measure_steps(args)}
     print(json.dumps(found["step"], indent=1), flush=True)
     if args.events:

@@ -12,7 +12,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trainer_client.fit_memory import ELEMENT_BYTES, MOMENTS, FitSettings, Memory, memory, trained_parameters
+from trainer_client.fit_memory import (
+    ELEMENT_BYTES,
+    FIDELITIES,
+    MOMENTS,
+    FitSettings,
+    Memory,
+    memory,
+    trained_parameters,
+)
 from trainer_client.modelshape import ModelShape, shape_of
 
 PARALLEL = ("ddp", "fsdp")
@@ -40,20 +48,20 @@ def gib_per_gpu(found: Memory) -> float:
 def placement(
     shape: ModelShape, settings: FitSettings, *, num_workers: int, parallel: str, gpu_gib: float
 ) -> Placement | None:
-    """The largest micro-batch, up to the wanted one, with which this world fits; None where not even one sample does."""
+    """The largest micro-batch, up to the wanted one, with which this world fits; None where none does.
+
+    Only the smallest is tried of those that need as many turns a step. With more turns less memory is not certain: under `exact`
+    more gradients are held.
+    """
     share = -(-settings.global_batch // num_workers)
-
-    def gib(micro_batch: int) -> float:
+    wanted = min(settings.micro_batch, share)
+    counts = [*range(1, 65), *(2**power for power in range(7, share.bit_length()))]
+    for micro_batch in (wanted, *sorted({size for n in counts if (size := -(-share // n)) < wanted}, reverse=True)):
         tried = _with(settings, micro_batch=micro_batch)
-        return gib_per_gpu(memory(shape, tried, num_workers=num_workers, parallel=parallel))
-
-    low, high = 0, min(settings.micro_batch, share)
-    if gib(high) <= gpu_gib:
-        low = high
-    while high - low > 1:  # memory grows with the micro-batch
-        middle = (low + high) // 2
-        low, high = (middle, high) if gib(middle) <= gpu_gib else (low, middle)
-    return Placement(parallel, num_workers, low, -(-share // low), gib(low)) if low else None
+        gib = gib_per_gpu(memory(shape, tried, num_workers=num_workers, parallel=parallel))
+        if gib <= gpu_gib:
+            return Placement(parallel, num_workers, micro_batch, -(-share // micro_batch), gib)
+    return None
 
 
 def _with(settings: FitSettings, **changes: Any) -> FitSettings:
@@ -109,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(f"--{name}", type=int, default=getattr(default, name))
     parser.add_argument("--precision", choices=list(ELEMENT_BYTES), default=default.precision)
     parser.add_argument("--optimizer", choices=list(MOMENTS), default=default.optimizer)
+    parser.add_argument("--fidelity", choices=FIDELITIES, default=default.fidelity)
     parser.add_argument("--recompute", action="store_true", help="gradient checkpointing")
     parser.add_argument("--json", action="store_true")
     return parser
@@ -124,7 +133,8 @@ def _lines(told: dict[str, Any]) -> list[str]:
     if not told["worlds"]:
         return [
             *lines,
-            f"fits no world of GPUs with {told['gpu_gib']:g} GiB: take LoRA, --recompute, a shorter seq_len or more GPUs",
+            f"fits no world of GPUs with {told['gpu_gib']:g} GiB: take LoRA, --recompute, --fidelity same_world, a shorter seq_len "
+            "or more GPUs",
         ]
     lines.append(f"smallest world: {told['min_workers']}")
     return lines + [
