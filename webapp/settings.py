@@ -261,7 +261,12 @@ GPU_GIB = env.float("COUNTERFLOW_GPU_GIB", default=80.0)  # memory of one GPU, f
 LOCAL_USD_PER_HOUR = env.float("COUNTERFLOW_LOCAL_USD_PER_HOUR", default=0.0)  # price of one worker on this machine
 # Where processes run; the first is taken where a job names none. Prices are of one worker. See docs/backends.md.
 BACKENDS = tuple(env.list("COUNTERFLOW_BACKENDS", default=["local"]))
-CLUSTERS = {"slurm": "COUNTERFLOW_SLURM", "kubernetes": "COUNTERFLOW_KUBE", "ray": "COUNTERFLOW_RAY"}
+CLUSTERS = {
+    "slurm": "COUNTERFLOW_SLURM",
+    "kubernetes": "COUNTERFLOW_KUBE",
+    "ray": "COUNTERFLOW_RAY",
+    "skypilot": "COUNTERFLOW_SKYPILOT",
+}
 CLUSTER_USD_PER_HOUR = {
     name: {
         "on_demand": env.float(f"{prefix}_USD_PER_HOUR", default=0.0),

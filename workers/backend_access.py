@@ -23,7 +23,7 @@ def _options(name: str) -> dict[str, Any]:
     """What a backend cannot read from its own variables."""
     if name == "local":
         return {"root": Path(settings.VAR_DIR) / "local"}
-    if name == "aws":
+    if name in ("aws", "skypilot"):
         return {"root": machines_root()}
     if name == "kubernetes":
         from trainer_client.backends.kubernetes_backend import place_from

@@ -11,6 +11,7 @@ _KNOWN = {
     "aws": ("trainer_client.backends.agent_backend", "AgentBackend"),
     "kubernetes": ("trainer_client.backends.kubernetes_backend", "KubernetesBackend"),
     "local": ("trainer_client.backends.local", "LocalBackend"),
+    "skypilot": ("trainer_client.backends.skypilot", "SkyPilotBackend"),
     "ray": ("trainer_client.backends.ray_backend", "RayBackend"),
     "slurm": ("trainer_client.backends.slurm", "SlurmBackend"),
 }

@@ -1,4 +1,4 @@
-"""The agent of one machine: `python -m trainer_client.backends.agent FOLDER [--spot-notices]`, started when the machine boots.
+"""The agent of one machine: `python -m trainer_client.backends.agent FOLDER`, started when the machine boots.
 
 It says in its folder that the machine lives, runs the rank that the order there names (through `rank_keeper`), ends it when the
 launch is stopped or another of its ranks is lost, and passes on the notice by which EC2 takes the machine.
@@ -37,9 +37,10 @@ LOST_GRACE_S = 10.0  # for ranks that lost another one
 class Agent:
     """One machine from boot to end; see `run`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, once: bool = False) -> None:
         self.files = MachineFiles(folder.parent, folder.name)
         self.root = folder.parent
+        self._once = once
         self._over = threading.Event()
         self._keeper: subprocess.Popen[bytes] | None = None
         self._launch: tuple[Path, int] | None = None
@@ -65,6 +66,15 @@ class Agent:
             assert self._keeper is not None
             self._keeper.wait()
 
+    def is_first(self) -> bool:
+        """False where an agent was started in the folder before."""
+        self.files.make()
+        try:
+            (self.files.folder / "agent.started").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
     def watch_notices(self, notices: SpotNotice) -> None:
         """Ask for a notice now and then, beside the rest: the metadata service may be slow. Ends with the first."""
         while not self._over.is_set():
@@ -82,6 +92,9 @@ class Agent:
             self._watch_rank()
             return
         self._conclude()
+        if self._once and self._launch is not None:
+            self._over.set()
+            return
         order = self.files.order()
         wanted = (Path(order["folder"]), int(order["rank"])) if order else None
         if wanted is not None and wanted != self._launch:
@@ -172,8 +185,13 @@ def main() -> None:
     words = argparse.ArgumentParser(prog="agent", description="Runs the ranks that the server orders on this machine.")
     words.add_argument("folder", type=Path, help="the machine's folder on the shared file system")
     words.add_argument("--spot-notices", action="store_true", help="ask EC2 whether it takes the machine")
+    words.add_argument(
+        "--once", action="store_true", help="leave after one rank; a second start in the folder does nothing"
+    )
     options = words.parse_args()
-    agent = Agent(options.folder.resolve())
+    agent = Agent(options.folder.resolve(), options.once)
+    if options.once and not agent.is_first():
+        return
     if options.spot_notices:
         threading.Thread(target=agent.watch_notices, args=(SpotNotice(),), daemon=True).start()
     agent.run()
