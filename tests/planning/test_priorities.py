@@ -6,6 +6,7 @@ import datetime as dt
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 
 from jobs.epoch import plans_tick
 from jobs.models import Attempt, Command, Decision, Instance, Job, Offer, PlanState, SignalState, Snapshot, Team
@@ -18,6 +19,7 @@ from jobs.services.events import SYSTEM
 from jobs.services.jobs import job_cancel
 from jobs.services.machines import machine_gone
 from jobs.services.plans import plan_ask
+from jobs.services.rules import rule_set
 from tests.factories import NOW, Cast, make_cast
 from tests.planning.world import hold, make_market, planned_job, train
 
@@ -118,6 +120,7 @@ def test_one_that_cannot_start_has_the_cheapest_of_those_behind_it_asked_to_make
     assert float(decision.price_usd) > 0
     plans_tick(now=later(301))
     assert rooms() == [decision], "it stands; the same is not asked twice"
+    call_command("replay_decision", str(decision))  # raises where the same facts give another answer now
     words = f"team quota: 4 of 4 GPUs are with other jobs; {low.name} is asked to make room ({decision})"
     assert state(high).waits_for == words
 
@@ -188,6 +191,21 @@ def test_a_running_job_that_would_miss_its_deadline_gets_room_and_one_that_makes
     plans_tick(now=later(11))
     decision.refresh_from_db()
     assert (decision.status, decision.failure) == ("expired", "The job that it was to make room for needs it no more.")
+
+
+def test_a_rule_may_let_jobs_make_room_by_itself_within_its_limit(cast: Cast, market: Offer) -> None:
+    low = holder(cast, market)
+    planned_job(cast.team, nodes=(2, 2), hours=6.0, priority=10)
+    limits = {"max_usd": 0.01}
+    rule_set(team=cast.team, kind="preempt_job", autonomy="auto_within_limits", limits=limits, now=NOW, actor=SYSTEM)
+    plans_tick(now=NOW)
+    (decision,) = rooms()
+    assert "the limit is $0.01" in decision.autonomy_reason
+    rule_set(team=cast.team, kind="preempt_job", autonomy="auto", now=NOW, actor=SYSTEM)
+    Decision.objects.all().delete()
+    plans_tick(now=later(301))
+    assert [(d.job, d.status) for d in rooms()] == [(low, "approved")]
+    assert Command.objects.get(kind="preempt_job").args["spot"] == 2
 
 
 @pytest.mark.parametrize("reason", ["protected", "no snapshot", "close", "young", "refused"])
