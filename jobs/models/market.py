@@ -161,7 +161,7 @@ class MarketSeriesScore(models.Model):
 
 
 class PolicyWeights(models.Model):
-    """What the policies of the planner's pool would have earned on an offer's past with one kind of job, and whom that makes lead."""
+    """What the policies of the planner's pool would have earned on an offer's past with one kind of job, and who leads by that."""
 
     offer = models.ForeignKey(Offer, models.CASCADE, related_name="policy_weights")
     kind = models.CharField(max_length=80, help_text="jobs/scheduler/kinds.py")
