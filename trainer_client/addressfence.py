@@ -17,6 +17,7 @@ class AddressFence(Fence):
 
     def __init__(self, url: str, root: Path, number: int = 0, attempt: str = "") -> None:
         super().__init__(root, number, attempt)
+        self._what = url
         self._files, base = file_system(url.rstrip("/"))
         self._object = f"{base}/{FENCE}"
 

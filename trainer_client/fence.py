@@ -28,6 +28,7 @@ class Fence:
 
     def __init__(self, root: Path, number: int = 0, attempt: str = "") -> None:
         self._root, self.number, self._attempt = root, number, attempt
+        self._what = str(root)  # that is taken over, in words
 
     def claim(self) -> None:
         """Take over from older attempts; `StaleAttempt` where a newer one is there."""
@@ -49,7 +50,7 @@ class Fence:
     def _compare(self, newest: int) -> None:
         if newest > self.number:
             raise StaleAttempt(
-                f"attempt number {newest} has taken over {self._root}; this is number {self.number} and must stop"
+                f"attempt number {newest} has taken over {self._what}; this is number {self.number} and must stop"
             )
 
     def _read(self) -> tuple[int, str]:
