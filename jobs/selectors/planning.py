@@ -6,6 +6,7 @@ import datetime as dt
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from statistics import median
 
 from django.db.models import Max, Q, QuerySet
@@ -130,7 +131,8 @@ def _alike(found: dict[int, JobRows]) -> None:
         if _shows_pace(attempt):
             by_kind[_kind(attempt.job)].append(attempt)
     for rows in blank:
-        rows.alike = [a for a in by_kind[_kind(rows.job)] if a.job_id != rows.job.pk][:20]
+        others = (a for a in by_kind[_kind(rows.job)] if a.job_id != rows.job.pk)
+        rows.alike = list(islice(others, 20))
 
 
 def _kind(job: Job) -> tuple[object, ...]:
