@@ -11,6 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 	&& { command -v $$p; break; }; done)
 MODEL ?= tiny
 PART ?=
+JOBS ?= 2
 PYTEST_ARGS ?=
 TRIALS ?= 20
 SEED ?= 1
@@ -32,8 +33,8 @@ down: ## stop what `make up` runs
 status: ## say whether it runs, and where
 	@$(PY) -m webapp.supervisor status
 
-test: install-dev ## run the test suite
-	@$(PY) -m pytest $(PYTEST_ARGS)
+test: install-dev ## run the test suite, in two processes (JOBS=0: in this one)
+	@$(PY) -m pytest -n $(JOBS) --no-loadscope-reorder $(PYTEST_ARGS)
 
 demo: install ## two jobs headless, from submit to report: data goes wrong, machines come and go (PART=main or market: one of them; MODEL=smollm2)
 	@exec $(PY) manage.py demo --model $(MODEL) $(addprefix --part ,$(PART))

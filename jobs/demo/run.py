@@ -82,7 +82,11 @@ def market_part(api: httpx.Client, stack: Stack, say: Say) -> MarketEvidence:
     say(f"Submitted {twin['name']}: {twin['goal_steps']} steps that nobody disturbs.")
     follow(api, stack, twin["id"], LIMIT_S["tiny"], say)
     times = told(api.get(f"/jobs/{twin['id']}/report/"))["times"]
-    form = market_form(DEADLINE_FACTOR * times["running_s"])
+    deadline_s = DEADLINE_FACTOR * times["running_s"]
+    # Planned once before it counts: on a fresh installation the planner is compiled first.
+    plan = told(api.post("/jobs/", json={**market_form(deadline_s), "dry_run": True, "submit": False}, timeout=300))
+    say(f"What a job on bought machines would take: {' '.join(plan['reasons'])}")
+    form = market_form(deadline_s)
     market_wind(stack.folder, times["running_s"])
     job = told(api.post("/jobs/", json=form, headers={"Idempotency-Key": "demo-market"}))
     say(f"Submitted {job['name']}: the same on bought machines, to be done by {job['deadline']}.")

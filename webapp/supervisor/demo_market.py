@@ -4,9 +4,10 @@ import os
 
 from django.conf import settings
 
-# Two spells of spot of a minute or more, then none for a quarter of an hour. The planner looks as often as such a market asks for.
+# Spot for three minutes and a half, and for one after a minute and a half without; then none for eight. The planner looks as often
+# as such a market asks for.
 DEMO_MARKET = {
-    "COUNTERFLOW_MARKET": "seed=11,factor=20,zones=1,capacity=2,up_hours=1.5,down_hours=1,past_days=4,days=4,notice_s=20",
+    "COUNTERFLOW_MARKET": "seed=7,factor=20,zones=1,capacity=2,up_hours=1.5,down_hours=1,past_days=6.764,days=1.236,notice_s=20",
     "COUNTERFLOW_PLAN_SLOT_S": "15",
     "COUNTERFLOW_PLAN_EVERY_S": "10",
 }
