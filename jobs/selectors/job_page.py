@@ -11,6 +11,7 @@ from jobs.machines import is_planned
 from jobs.models import Attempt, Augmentation, Decision, Event, Job, Snapshot, Worker
 from jobs.previews import job_preview
 from jobs.scheduler.procurement import KINDS as PLANNED_KINDS
+from jobs.scheduler.rules import completion
 from jobs.selectors.decisions import rule_record, rules_in_force
 from jobs.selectors.jobs import JobLine, job_lines
 from jobs.selectors.paces import SLOW, pace_lines
@@ -101,7 +102,7 @@ def rule_lines(*, job: Job) -> list[dict[str, Any]]:
             "num_open": waiting.get(kind, 0),
         }
         for kind in KINDS
-        if is_planned(job) or kind not in PLANNED_KINDS
+        if is_planned(job) or kind not in (*PLANNED_KINDS, *completion.KINDS)
     ]
 
 

@@ -12,6 +12,7 @@ from jobs.errors import Invalid
 from jobs.models import AUTONOMY, ROLES, Approval, Augmentation, Decision, Job, Rule, Team
 from jobs.scheduler import procurement
 from jobs.scheduler.autonomy import Usage
+from jobs.scheduler.rules import completion
 from jobs.services.events import Actor, event_append
 
 KINDS = (
@@ -22,8 +23,7 @@ KINDS = (
     "resize",
     "rebalance",
     "drain_worker",
-    "boost",
-    "demote",
+    *completion.KINDS,
     *procurement.KINDS,
 )
 LIMITS = (

@@ -19,6 +19,7 @@ from jobs.scheduler.situation import PastDecision
 
 RULE = "completion"
 SUBJECT = "priority"
+KINDS = ("boost", "demote")
 
 
 @dataclass(frozen=True)
