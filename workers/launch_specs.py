@@ -64,12 +64,12 @@ def same_threads(job: Job) -> dict[str, str]:
     """
     fidelity = (job.config.get("snapshot") or {}).get("fidelity")
     nodes = (job.config.get("resources") or {}).get("nodes") or {}
-    most = int(nodes.get("max") or worker_limits(job=job)[1])
-    threads = str(max(1, len(os.sched_getaffinity(0)) // most))
-    return {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     is_exact = fidelity == "exact" or (nodes.get("max") and fidelity != "same_world")
     if job.backend != "local" or not (is_planned(job) or is_exact):
         return {}
+    most = int(nodes.get("max") or worker_limits(job=job)[1])
+    threads = str(max(1, len(os.sched_getaffinity(0)) // most))
+    return {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
 
 
 def launch_command(attempt: Attempt) -> list[str]:
