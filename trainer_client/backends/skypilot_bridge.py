@@ -4,6 +4,7 @@ Run as a file by an interpreter that has SkyPilot, whose requirements refuse the
 """
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +23,7 @@ def failed(cluster: str, request: str) -> dict[str, Any]:
     """Why request or task failed; empty while they may still start something."""
     for row in sky.api_status([request]) if request else []:
         if row.status in ("FAILED", "CANCELLED"):
-            return {"failed": said(row.error) or row.status.lower()}
+            return {"failed": reason(request) or row.status.lower()}
         if row.status != "SUCCEEDED":
             return {"failed": ""}
     tasks = sky.get(sky.queue(cluster, skip_finished=False)) if exists(cluster) else []
@@ -30,10 +31,13 @@ def failed(cluster: str, request: str) -> dict[str, Any]:
     return {"failed": f"its task ended: {over[0].value}" if tasks and len(over) == len(tasks) else ""}
 
 
-def said(error: str | None) -> str:
-    """The words of an error that the server has packed."""
-    body = json.loads(error) if error else None
-    return str((body or {}).get("message") or "")[:500]
+def reason(request: str) -> str:
+    """What SkyPilot says of a request that failed, without the colours."""
+    try:
+        sky.get(request)
+    except Exception as error:  # noqa: BLE001  of whatever kind: it is told, not handled
+        return re.sub(r"\x1b\[[0-9;]*m", "", str(error))[:500]
+    return ""
 
 
 def down(cluster: str, request: str) -> dict[str, Any]:
