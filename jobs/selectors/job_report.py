@@ -77,6 +77,8 @@ def _job(job: Job) -> dict[str, Any]:
         "failure_class": job.failure_class,
         "failure_message": job.failure_message,
         "goal_steps": job.goal_steps,
+        "goal_loss": job.goal_loss,
+        "goal_reached": job.events.filter(kind="job.goal_reached").values_list("data", flat=True).first(),
         "steps_done": job.current_step,
         "num_workers": job.num_workers,
         "backend": job.backend,

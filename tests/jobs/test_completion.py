@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from jobs.models import Attempt, Directive, Event, Job
 from jobs.planning import job_evaluate
+from jobs.selectors.job_report import job_report
 from jobs.selectors.jobs import job_lines
 from jobs.selectors.loss_curves import held_out_curve
 from jobs.services.attempts import attempt_finish
@@ -76,6 +77,8 @@ def test_a_target_that_is_reached_ends_the_job_as_succeeded_with_the_reason(runn
     job.refresh_from_db()
     assert (job.status, job.failure_message) == ("succeeded", "")
     assert order.args["reason"] in Event.objects.filter(job=job, kind="job.succeeded").get().text
+    told = job_report(job=job, now=NOW)["job"]
+    assert (told["goal_loss"], told["goal_reached"]["target"]) == (1.5, 1.5)
 
 
 def test_a_job_that_is_evaluated_is_done_by_what_it_holds_out(running: tuple[Job, Attempt]) -> None:
