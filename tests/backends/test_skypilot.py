@@ -71,7 +71,6 @@ def test_an_interpreter_that_is_not_there_may_be_mended(bench: Bench) -> None:
 def test_what_skypilot_refuses_is_the_end_of_the_launch_and_said(bench: Bench) -> None:
     handle = bench.launch(WAIT)
     assert bench.launch(WAIT) == handle
-    assert [found["claim"] for found in bench.backend.list("job=j1")] == [bench.claim("c1")]
     seen = bench.over(handle)
     assert seen.state == "lost"
     assert "Cloud access is not set up" in seen.detail

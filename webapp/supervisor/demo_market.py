@@ -4,6 +4,8 @@ import os
 
 from django.conf import settings
 
+from jobs.providers import has_machines
+
 # Spot for three minutes and a half, and for one after a minute and a half without; then none for eight. The planner looks as often
 # as such a market asks for.
 DEMO_MARKET = {
@@ -14,8 +16,8 @@ DEMO_MARKET = {
 
 
 def demo_market() -> None:
-    """Settings of this process and its children, unless `COUNTERFLOW_MARKET` names another market or, empty, none."""
-    if "COUNTERFLOW_MARKET" in os.environ:
+    """Settings of this process and its heirs, unless machines come from elsewhere or an empty `COUNTERFLOW_MARKET` wants none."""
+    if "COUNTERFLOW_MARKET" in os.environ or has_machines():
         return
     for name, value in DEMO_MARKET.items():
         os.environ.setdefault(name, value)
