@@ -137,12 +137,16 @@ def _may_change(facts: PlanFacts, wish: Wish, standing: Standing, settings: Sett
     """Hysteresis: nothing for a while after a change, at least two changeovers, and at most so many in the window."""
     if not standing.size or wish.rule in HARD:
         return True
-    if _nearly_done(facts, standing) or _needed_again(facts, wish, standing):
+    if _nearly_done(facts, standing) or _needed_again(facts, wish, standing, settings):
         return False
     if standing.is_urgent or _cannot_wait(wish, standing, settings):
         return True
-    rest_s = max(settings.min_run_s, 2 * facts.changeover_s)
-    return standing.since_change_s >= rest_s and standing.num_changes < settings.max_changes
+    return standing.since_change_s >= _rest_s(facts, settings) and standing.num_changes < settings.max_changes
+
+
+def _rest_s(facts: PlanFacts, settings: Settings) -> float:
+    """What a change has to last to be worth it."""
+    return max(settings.min_run_s, 2 * facts.changeover_s)
 
 
 def _cannot_wait(wish: Wish, standing: Standing, settings: Settings) -> bool:
@@ -163,10 +167,12 @@ def _nearly_done(facts: PlanFacts, standing: Standing) -> bool:
     return rest_s <= 2 * facts.changeover_s and in_time
 
 
-def _needed_again(facts: PlanFacts, wish: Wish, standing: Standing) -> bool:
-    """Whether on-demand that is still covered would have to be bought again before giving it up has paid."""
-    gives_up = wish.on_demand < standing.on_demand <= standing.covered
-    return gives_up and wish.last_safe_s is not None and wish.last_safe_s <= 2 * facts.changeover_s
+def _needed_again(facts: PlanFacts, wish: Wish, standing: Standing, settings: Settings) -> bool:
+    """Whether on-demand that is still covered would have to be bought again before giving it up has paid: the move itself uses
+    up some of the time that is left, and the planner has to see it come."""
+    if wish.last_safe_s is None or not wish.on_demand < standing.on_demand <= standing.covered:
+        return False
+    return wish.last_safe_s - facts.changeover_s <= max(_rest_s(facts, settings), settings.until_next_s)
 
 
 def _kind(wish: Wish, standing: Standing, moves: bool) -> str:

@@ -106,8 +106,9 @@ def test_a_cap_pays_for_the_machines_until_they_have_been_of_use_and_is_not_aske
 
 def test_on_demand_that_would_soon_be_needed_again_is_kept() -> None:
     standing, spot = Standing(0, 2, covered=2), wish(2)
-    assert machines_proposal(facts(), replace(spot, last_safe_s=110.0), standing, SETTINGS) is None
-    assert machines_proposal(facts(), replace(spot, last_safe_s=130.0), standing, SETTINGS) is not None
+    enough = facts().changeover_s + SETTINGS.until_next_s
+    assert machines_proposal(facts(), replace(spot, last_safe_s=enough - 10.0), standing, SETTINGS) is None
+    assert machines_proposal(facts(), replace(spot, last_safe_s=enough + 10.0), standing, SETTINGS) is not None
     assert machines_proposal(facts(), replace(spot, last_safe_s=110.0), Standing(1, 0), SETTINGS) is not None
     assert machines_proposal(facts(), replace(spot, last_safe_s=110.0), Standing(0, 2), SETTINGS) is not None, (
         "not covered"
