@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 from trainer_client.fit_memory import (
@@ -55,7 +56,7 @@ def placement(
     """
     share = -(-settings.global_batch // num_workers)
     wanted = min(settings.micro_batch, share)
-    counts = [*range(1, 65), *(2**power for power in range(7, share.bit_length()))]
+    counts = [*range(1, 17), *(2**power for power in range(5, share.bit_length()))]
     for micro_batch in (wanted, *sorted({size for n in counts if (size := -(-share // n)) < wanted}, reverse=True)):
         tried = _with(settings, micro_batch=micro_batch)
         gib = gib_per_gpu(memory(shape, tried, num_workers=num_workers, parallel=parallel))
@@ -68,18 +69,16 @@ def _with(settings: FitSettings, **changes: Any) -> FitSettings:
     return FitSettings(**asdict(settings) | changes)
 
 
-def placements(shape: ModelShape, settings: FitSettings, *, gpu_gib: float, max_workers: int) -> list[Placement]:
-    """For each world the way that fits: copies of the model (ddp) where they do, else slices of it (fsdp)."""
-    found = []
+def placements(shape: ModelShape, settings: FitSettings, *, gpu_gib: float, max_workers: int) -> Iterator[Placement]:
+    """For each world the way that fits, smallest world first: copies of the model (ddp) where they do, else slices of it (fsdp)."""
     for num_workers in range(1, min(max_workers, settings.global_batch) + 1):
         ways = (placement(shape, settings, num_workers=num_workers, parallel=way, gpu_gib=gpu_gib) for way in PARALLEL)
-        found += [next((way for way in ways if way is not None), None)]
-    return [way for way in found if way is not None]
+        yield from islice((way for way in ways if way is not None), 1)
 
 
 def report(shape: ModelShape, settings: FitSettings, *, gpu_gib: float, max_workers: int) -> dict[str, Any]:
     """Everything for programs: memory by part at the wanted micro-batch, the smallest world, and each world that fits."""
-    worlds = placements(shape, settings, gpu_gib=gpu_gib, max_workers=max_workers)
+    worlds = list(placements(shape, settings, gpu_gib=gpu_gib, max_workers=max_workers))
     needs = memory(shape, settings)
     return {
         "num_parameters": shape.num_parameters,

@@ -20,11 +20,12 @@ Fidelity `exact` holds nodes of a tree (`treesum`), each as large as the gradien
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
+from functools import lru_cache
 
 from trainer_client.modelshape import ModelShape
 from trainer_client.treesum import most_held
-from trainer_client.workshare import share_sizes
 
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2}
 MOMENTS = {"adamw": 2, "sgd": 0}
@@ -106,8 +107,15 @@ def _num_held(settings: FitSettings, num_workers: int, parallel: str) -> int:
         return int(num_micro > num_workers)
     if parallel == "fsdp":  # dealt out, so that what is done lies side by side; whole rounds
         return max(0, (num_micro // (num_workers & -num_workers)).bit_length() - 1)
-    shares = share_sizes(num_micro, (1.0,) * num_workers)
-    return max(most_held(sum(shares[:rank]), sum(shares[: rank + 1])) for rank in range(num_workers))
+    return _most_held_of_a_rank(num_micro, num_workers)
+
+
+@lru_cache(maxsize=4096)
+def _most_held_of_a_rank(num_micro: int, num_workers: int) -> int:
+    """The same for copies, whose shares lie one after the other and are equal but for one micro-batch, the larger ones first."""
+    size, more = divmod(num_micro, num_workers)
+    starts = [rank * size + min(rank, more) for rank in range(min(num_workers, num_micro) + 1)]
+    return max(itertools.starmap(most_held, itertools.pairwise(starts)))
 
 
 def trained_parameters(shape: ModelShape, settings: FitSettings) -> tuple[int, int]:

@@ -40,7 +40,7 @@ def job_fit(*, model: str, num_workers: int, training: dict[str, Any], fidelity:
     parallel = str(training.get("parallel") or "ddp")
     needs = gib_per_gpu(memory(shape, wanted, num_workers=max(1, num_workers), parallel=parallel))
     at = placement(shape, wanted, num_workers=max(1, num_workers), parallel=parallel, gpu_gib=gpu_gib)
-    smallest = next(iter(placements(shape, wanted, gpu_gib=gpu_gib, max_workers=MAX_WORLDS)), None)
+    smallest = next(placements(shape, wanted, gpu_gib=gpu_gib, max_workers=MAX_WORLDS), None)
     reason = _reason(shape, wanted, needs, at, smallest, gpu_gib)
     return JobFit(
         reason=f"{reason} {DPO_MORE}" if training.get("method") == "dpo" else reason,

@@ -30,7 +30,7 @@ def fit_text(settings: Any, **fields: str) -> str:
 def test_the_form_says_what_each_gpu_needs_and_from_how_many_workers_on(settings, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(SEVEN_B))
     assert "fits GPUs of 80 GiB from 1 worker on" in fit_text(settings, model="tiny:4m")
-    assert "in slices (training.parallel: fsdp) from 3 workers on" in fit_text(settings, model=str(tmp_path))
+    assert "in slices (training.parallel: fsdp) from 2 workers on" in fit_text(settings, model=str(tmp_path))
     assert "adapters of rank 16 need about" in fit_text(settings, model=str(tmp_path), lora="16", micro_batch="1")
     settings.GPU_GIB = 1.2
     assert "hold micro-batch" in fit_text(settings, model="tiny:4m")

@@ -231,14 +231,14 @@ def test_seven_billion_parameters_need_several_gpus_in_full_and_one_with_adapter
     assert report(shape, least, gpu_gib=40, max_workers=8)["min_workers"] == 2
     assert report(shape, full, gpu_gib=40, max_workers=8)["min_workers"] == 4
     assert report(shape, lora, gpu_gib=40, max_workers=8)["min_workers"] == 1
-    first = placements(shape, full, gpu_gib=40, max_workers=8)[0]
+    first = next(placements(shape, full, gpu_gib=40, max_workers=8))
     assert (first.parallel, first.gib_per_gpu <= 40) == ("fsdp", True)
 
 
 @pytest.mark.parametrize("gpu_gib", [2.2, 3.0, 24.0])
 def test_every_world_does_the_whole_global_batch_within_the_gpu(gpu_gib: float) -> None:
     shape, settings = shape_of("tiny:100m"), FitSettings(global_batch=30, micro_batch=8, seq_len=512)
-    worlds = placements(shape, settings, gpu_gib=gpu_gib, max_workers=8)
+    worlds = list(placements(shape, settings, gpu_gib=gpu_gib, max_workers=8))
     assert worlds
     for way in worlds:
         assert way.gib_per_gpu <= gpu_gib
