@@ -1,4 +1,7 @@
-"""Larger worlds, up to eight workers: as many as before go on bit by bit, another number up to rounding; fp32 and bf16."""
+"""Larger worlds, up to eight workers: as many as before go on bit by bit, another number up to rounding; fp32 and bf16.
+
+Under `exact` a model in slices goes on bit by bit with any number.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,16 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.paths import COUNTS, assert_equal_bits, assert_nothing_lost, samples_by_shard
+from tests.trainer.paths import (
+    COUNTS,
+    Course,
+    assert_equal_bits,
+    assert_nothing_lost,
+    run_paths,
+    samples_by_shard,
+    starts,
+)
+from tests.trainer.test_elastic import assert_proved
 from tests.trainer.worlds import base_config, joined_ledger, joined_losses, run_world, train_each, write_shards
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
@@ -67,3 +79,24 @@ def test_a_step_put_down_by_many_workers_goes_on_with_as_many_or_with_others(tmp
                 assert_nothing_lost([left, other], one)
             else:
                 assert_near([left, other], whole, BF16_BOUND)
+
+
+def test_a_model_in_slices_goes_on_bit_by_bit_with_five_to_eight_workers(tmp_path: Path) -> None:
+    """Two stops inside one step, one in the last; full in fp32, adapters in bf16; 29 micro-batches divide by none of the worlds."""
+    worlds, moments, lora = (8, 5, 7, 6), ((1, 0), (1, 16), (2, 0)), {"lora": 4, "dtype": "bf16"}
+    found = run_paths(
+        tmp_path,
+        {
+            "one": Course((1,)),
+            "chain": Course(worlds, moments),
+            "lora_one": Course((1,), (), lora),
+            "lora_chain": Course(worlds, moments, lora),
+        },
+        global_batch=29,
+        parallel="fsdp",
+    )
+    for name, one in (("chain", "one"), ("lora_chain", "lora_one")):
+        assert starts(found[name]) == [(0, 0), (1, 16), (1, 26), (2, 14)]
+        assert_nothing_lost(found[name], found[one][0])
+        assert_equal_bits(found[name], found[one][0])
+        assert_proved(found[name])
