@@ -5,7 +5,9 @@ A world of one has nothing to slice: it works with its copy, and snapshots of ei
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from transformers.training_args import OptimizerNames
 
 from trainer_client.accumulation import Accumulation
 from trainer_client.agreement import Agreement
@@ -15,7 +17,7 @@ from trainer_client.resuming import FallBack, Resumption
 from trainer_client.saving import StateSaver
 from trainer_client.sliceaccumulation import SliceAccumulation, SliceTreeAccumulation
 from trainer_client.sliceresuming import SliceResumption
-from trainer_client.slices import SliceExporter, Slices
+from trainer_client.slices import SliceExporter
 from trainer_client.slicesaving import SliceSaver
 from trainer_client.training_state import LoadedState
 from trainer_client.treeaccumulation import accumulation_of_copies
@@ -24,17 +26,29 @@ if TYPE_CHECKING:
     from trainer_client.trainer import BidirectionalMixin
 
 
-def cut_if_asked(
-    kind: type[BidirectionalMixin], model: Any, options: BidirectionalOptions, agreement: Agreement
-) -> Slices | None:
-    """The slices of `model`, which is changed in place (collective); None where it stays whole. `kind`: the trainer's class."""
+def are_cut(kind: type[BidirectionalMixin], options: BidirectionalOptions, agreement: Agreement) -> bool:
+    """Whether a trainer of that class works with slices; `ValueError` where it is to and cannot."""
     if options.parallel != "fsdp":
-        return None
+        return False
     if not kind.may_be_in_slices:
         raise ValueError(
             f"{kind.__name__} works with a copy of the model on each worker: parallel must be ddp, not fsdp"
         )
-    return Slices(model, agreement) if agreement.world_size > 1 else None
+    return agreement.world_size > 1
+
+
+def fit_to_slices(trainer: BidirectionalMixin) -> None:
+    """Change or refuse (`ValueError`) what does not go with slices in the trainer's arguments."""
+    if trainer.options.parallel != "fsdp":
+        return
+    if trainer.model_init is not None or not trainer.place_model_on_device:
+        raise ValueError(
+            "a model in slices is placed while it is cut: leave out model_init, place_model_on_device, fp16_full_eval and "
+            "bf16_full_eval"
+        )
+    if trainer.args.device.type == "cpu" and trainer.args.optim == OptimizerNames.ADAMW_TORCH_FUSED:
+        # It rounds the last few elements of a tensor otherwise, on the CPU: bits would depend on where slices end.
+        trainer.args.optim = OptimizerNames.ADAMW_TORCH
 
 
 def exporter_for(trainer: BidirectionalMixin) -> WeightsExporter:

@@ -2,7 +2,7 @@
 
 Each block of the model is one group, and what is left another; a group's parameters are whole only while it computes. Every
 forward and backward pass is collective, so a rank without a micro-batch of its own goes along with one that counts for nothing
-(`Slices.go_along`). Gradients cross the ranks with each micro-batch (`sliceaccumulation`): what the ranks hold together is the
+(`nothing`). Gradients cross the ranks with each micro-batch (`sliceaccumulation`): what the ranks hold together is the
 gradient so far.
 """
 
@@ -22,16 +22,13 @@ from torch.distributed.tensor import DTensor
 from trainer_client.agreement import Agreement
 from trainer_client.encoding import IGNORED
 from trainer_client.export import WeightsExporter
-from trainer_client.loss import sample_losses
 from trainer_client.training_state import model_state
 
 
 class Slices:
     """Cuts `model` in place, for the ranks of `agreement` (collective; every rank has loaded all of it)."""
 
-    def __init__(self, model: Any, agreement: Agreement) -> None:
-        if not isinstance(model, nn.Module):
-            raise ValueError("slices need a model that is loaded, not its name")
+    def __init__(self, model: nn.Module, agreement: Agreement) -> None:
         device = torch.device("cuda" if "nccl" in dist.get_backend() else "cpu")
         mesh = init_device_mesh(device.type, (agreement.world_size,))
         policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
@@ -46,16 +43,6 @@ class Slices:
             group.set_gradient_divide_factor(1.0)
             group.set_force_sum_reduction_for_comms(True)
             group.set_reduce_scatter_unused_params(True, recurse=False)
-
-    def go_along(self) -> None:
-        """Take part in the micro-batch of the others with tokens that are not supervised: their gradient is zero."""
-        logits, labels = self.follow()
-        sample_losses(logits, labels)[0].sum().backward()
-
-    def follow(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take part in a forward pass of the others; logits and labels of nothing."""
-        tokens = torch.zeros(1, 2, dtype=torch.long, device=next(self.model.parameters()).device)
-        return self.model(input_ids=tokens, use_cache=False).logits, torch.full_like(tokens, IGNORED)
 
     def put_away(self) -> None:
         """Nothing stays whole, after a forward pass without a backward one."""
@@ -93,6 +80,12 @@ class SliceExporter(WeightsExporter):
             if is_first:
                 self._begin(step, staged)
         return due
+
+
+def nothing(device: torch.device) -> dict[str, torch.Tensor]:
+    """A micro-batch of one sample whose tokens [1, 2] are not supervised."""
+    tokens = torch.zeros(1, 2, dtype=torch.long, device=device)
+    return {"input_ids": tokens, "labels": torch.full_like(tokens, IGNORED)}
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:

@@ -21,7 +21,6 @@ import torch
 from accelerate.utils import DistributedType
 from torch import nn
 from transformers import Trainer
-from transformers.training_args import OptimizerNames
 
 from trainer_client.accumulation import Accumulation
 from trainer_client.controls import MixtureControls
@@ -33,10 +32,11 @@ from trainer_client.nextstep import StepPlanner
 from trainer_client.nonfinite import NonfiniteGuard
 from trainer_client.options import BidirectionalOptions
 from trainer_client.owntime import OWN
-from trainer_client.parallel import accumulation_for, cut_if_asked, exporter_for, resumption_for, saver_for
+from trainer_client.parallel import accumulation_for, are_cut, exporter_for, fit_to_slices, resumption_for, saver_for
 from trainer_client.permutation import combine
 from trainer_client.resuming import FallBack, Resumption, check_fidelity
 from trainer_client.session import Leave, Session
+from trainer_client.slices import Slices, nothing
 from trainer_client.stepping import LeftInStep, StepBatch, StepRunner
 from trainer_client.takeup import begin_session
 from trainer_client.training_state import LoadedState
@@ -70,16 +70,15 @@ class BidirectionalMixin(_Base):
 
     loss_is_scaled_for_ga = True  # training_step divides by the tokens of the whole global batch itself
     ranks_are_free = True  # whether a rank may do a micro-batch while another does none: no collectives inside of one
-    may_be_in_slices = False  # whether a micro-batch is one forward pass over token ids, and one backward
+    may_be_in_slices = False  # whether `follow` does the forward passes that a micro-batch does
+    slices: Slices | None = None
 
     def __init__(
         self, *args: Any, source: BatchSource, session: Session, options: BidirectionalOptions, **kwargs: Any
     ) -> None:
-        model = kwargs.get("model", args[0] if args else None)
-        self.slices = cut_if_asked(type(self), model, options, session.agreement)
-        super().__init__(*args, **kwargs)
         self.source, self.session, self.options = source, session, options
         self.agreement = session.agreement
+        super().__init__(*args, **kwargs)
         self.leave: Leave | None = None
         self.guard = NonfiniteGuard(options, session.say)
         self.last_evaluation: dict[str, tuple[float, int, int]] = {}
@@ -97,6 +96,14 @@ class BidirectionalMixin(_Base):
         self.saver = saver_for(self)
         self.saver.claim()
 
+    def _move_model_to_device(self, model: Any, device: torch.device) -> None:
+        """Trainer places the model once it is complete; where it is to be in slices, it is cut instead (collective)."""
+        if not are_cut(type(self), self.options, self.agreement):
+            super()._move_model_to_device(model, device)
+            return
+        self.slices = Slices(model, self.agreement)
+        self.accelerator.device_placement = False  # each slice is where it belongs
+
     def _check_args(self) -> None:
         args = self.args
         if args.max_steps <= 0:
@@ -110,13 +117,7 @@ class BidirectionalMixin(_Base):
                 "BidirectionalTrainer exchanges gradients itself: leave fsdp and deepspeed out of the arguments; for a model in "
                 'slices give options with parallel="fsdp"'
             )
-        if (
-            self.options.parallel == "fsdp"
-            and args.device.type == "cpu"
-            and args.optim == OptimizerNames.ADAMW_TORCH_FUSED
-        ):
-            # It rounds the last few elements of a tensor otherwise, on the CPU: bits would depend on where slices end.
-            args.optim = OptimizerNames.ADAMW_TORCH
+        fit_to_slices(self)
         args._n_gpu = min(args.n_gpu, 1)  # a process has one device; nn.DataParallel would split micro-batches
         args.logging_nan_inf_filter = False  # the filter would show a clean curve over a ruined run
 
@@ -185,7 +186,11 @@ class BidirectionalMixin(_Base):
     def sit_out(self) -> None:
         """What a rank does in a round in which only others have a micro-batch."""
         if self.slices is not None:
-            self.slices.go_along()
+            self.follow().sum().backward()
+
+    def follow(self) -> torch.Tensor:
+        """Take part in the others' forward passes of a micro-batch with nothing; losses of zero [N], whose gradient is zero."""
+        return self.sample_losses(self.model, nothing(self.args.device))[0]
 
     def _seed(self, step: int, micro: int) -> None:
         """Dropout and the like depend on the micro-batch, not on the rank that does it."""
@@ -275,7 +280,7 @@ class BidirectionalMixin(_Base):
 
         Told to leave meanwhile, it is cut off, finds nothing, and is made up for when the run goes on.
         """
-        ask, idle = lambda: self.session.ask(step), self.slices.follow if self.slices else None
+        ask, idle = lambda: self.session.ask(step), self.follow if self.slices else None
         found = evaluate_shards(self.model, self.source, self.sample_losses, self.agreement, ask, idle)
         if self.slices is not None:
             self.slices.put_away()

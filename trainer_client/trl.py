@@ -40,6 +40,7 @@ class TrlMixin(BidirectionalMixin):
     if TYPE_CHECKING:  # what trl's trainers have
         args: Any
         aux_loss_enabled: bool
+        compute_loss_func: Any
         ref_model: Any
         compute_ref_log_probs: Any
         _metrics: Any
@@ -91,6 +92,15 @@ class SFTMixin(TrlMixin):
         "padding_free": "rows have to stay apart for the loss by shard",
         "assistant_only_loss": "give prompt and completion instead of messages",
     }
+    may_be_in_slices = True
+
+    def _check_args(self) -> None:
+        super()._check_args()
+        if self.options.parallel == "fsdp" and (self.compute_loss_func or self.args.label_smoothing_factor):
+            raise ValueError(
+                "compute_loss_func and label_smoothing_factor take two forward passes, which slices do not follow: choose "
+                'parallel="ddp", or leave them out'
+            )
 
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,10 +19,15 @@ FIELDS = {"steps": 3, "global_batch": 14, "micro_batch": 2}
 
 
 def test_sft_is_resized_inside_a_step_and_loses_nothing(tmp_path: Path) -> None:
-    """Two workers, one, three, with stops in mid-accumulation; adapters in bf16 to the bit."""
+    """Two workers, one, three, with stops in mid-accumulation; adapters in bf16 to the bit; the same in slices, to the bit."""
+    slices = {"parallel": "fsdp", "fidelity": "exact"}
     found = run_paths(
         tmp_path,
         {
+            "sliced_one": Course((1,), (), slices | HELD_OUT),
+            "sliced": Course((2, 3), ((1, 0),), slices | HELD_OUT),
+            "sliced_lora_one": Course((1,), (), slices | {"dtype": "bf16", "lora": 4}),
+            "sliced_lora": Course((3, 2), ((1, 0),), slices | {"dtype": "bf16", "lora": 4}),
             "one": Course((1,)),
             "resized": Course((2, 1, 3), ((1, 0), (1, 2))),
             "bf16": Course((1,), (), {"fidelity": "exact", "dtype": "bf16", "lora": 4}),
@@ -35,6 +41,11 @@ def test_sft_is_resized_inside_a_step_and_loses_nothing(tmp_path: Path) -> None:
     assert_nothing_lost(found["resized"], found["one"][0])
     assert_nothing_lost(found["bf16_resized"], found["bf16"][0])
     assert_equal_bits(found["bf16_resized"], found["bf16"][0])
+    for name in ("sliced", "sliced_lora"):
+        assert list((tmp_path / name).rglob("slices-0001.pt"))
+        assert_nothing_lost(found[name], found[f"{name}_one"][0])
+        assert_equal_bits(found[name], found[f"{name}_one"][0])
+    assert_same_evaluations(found["sliced"][-1][0], found["sliced_one"][0][0])
 
 
 def test_dpo_is_resized_inside_a_step_and_loses_nothing(tmp_path: Path) -> None:
@@ -53,14 +64,20 @@ def test_dpo_is_resized_inside_a_step_and_loses_nothing(tmp_path: Path) -> None:
     )
     assert starts(found["resized"]) == [(0, 0), (1, 4), (1, 5)]
     assert_nothing_lost(found["resized"], found["one"][0])
-    (whole,), last = found["one"][0], found["resized"][-1]
-    assert sorted(whole["evaluations"]) == [2, 3]
-    for step, shards in whole["evaluations"].items():
-        for name, (loss, pairs, samples) in shards.items():
-            assert last[0]["evaluations"][step][name] == (pytest.approx(loss, rel=1e-5), pairs, samples)
-            assert pairs == samples > 0
+    (whole,) = found["one"][0]
+    assert_same_evaluations(found["resized"][-1][0], whole)
+    assert all(pairs == samples for _, pairs, samples in whole["evaluations"][3].values())
     assert_nothing_lost(found["exact_resized"], found["exact"][0])
     assert_equal_bits(found["exact_resized"], found["exact"][0])
+
+
+def assert_same_evaluations(found: dict[str, Any], whole: dict[str, Any]) -> None:
+    """By shard, up to rounding; `found` took part from the second step on."""
+    assert sorted(whole["evaluations"]) == [2, 3]
+    for step, shards in whole["evaluations"].items():
+        for name, (loss, counts, samples) in shards.items():
+            assert found["evaluations"][step][name] == (pytest.approx(loss, rel=1e-5), counts, samples)
+            assert samples > 0
 
 
 def test_pairs_join_while_it_trains_and_samples_of_another_form_do_not(tmp_path: Path) -> None:

@@ -78,7 +78,9 @@ def build_sft(config: Any, session: Any, entries: Any, **settings: Any) -> Any:
             snapshot_dir=config.gradient_snapshot_dir,
             snapshot_every=config.snapshot_every,
             export_every=0,
+            eval_every=config.eval_every,
             fidelity=config.fidelity,
+            parallel=config.parallel,
             check_every=config.check_every,
         ),
     )
