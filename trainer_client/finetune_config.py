@@ -65,7 +65,6 @@ class FinetuneConfig:
             _require(getattr(self, name) >= 0, name, "must not be negative")
         _require(self.seq_len >= 8, "seq_len", "must be at least 8")
         _require(0 < self.lr < 10, "lr", "must lie between 0 and 10")
-        _require(self.method != "dpo" or self.parallel == "ddp", "parallel", "must be ddp with --method dpo")
         _require(0 < self.beta < float("inf"), "beta", "must be above 0")
         _require(0 <= self.spot_threshold <= 1, "spot_threshold", "must lie between 0 and 1")
         _require(0 <= self.eval_fraction < 1, "eval_fraction", "must lie in 0 <= fraction < 1")

@@ -21,6 +21,7 @@ from torch import nn
 from trl import DPOTrainer, SFTTrainer
 
 from trainer_client.encoding import BatchSource
+from trainer_client.slices import Slices, nothing
 from trainer_client.trainer import BidirectionalMixin
 from trainer_client.trlencoding import PreferenceEncoder, SupervisedEncoder, as_supervised
 
@@ -133,6 +134,13 @@ class DPOMixin(TrlMixin):
         "precompute_ref_log_probs": "pairs may be added while the run goes on",
         "sync_ref_model": "a reference that moves is not part of a snapshot",
     }
+    may_be_in_slices = True
+    _reference_slices: Slices | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.slices is not None and self.ref_model is not None:
+            self._reference_slices = Slices(self.ref_model, self.agreement)
 
     def _check_args(self) -> None:
         super()._check_args()
@@ -144,18 +152,32 @@ class DPOMixin(TrlMixin):
 
     def sample_losses(self, model: nn.Module, fields: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss of each pair [N], and ones."""
-        reference = self.model if self.ref_model is None else self.ref_model
-        chosen, rejected = self.compute_ref_log_probs(reference, fields)
-        labels = fields["input_ids"].masked_fill(fields["completion_mask"] == 0, -100)
-        given = {"input_ids": fields["input_ids"], "attention_mask": fields["attention_mask"]}
-        outputs = model(**given, labels=labels, use_cache=False, fused_lm_head=True)
+        chosen, rejected, outputs = self._answers(model, fields)
         whole = fields | {"ref_chosen_logps": chosen, "ref_rejected_logps": rejected}
         num_pairs = len(chosen)
         with self._alone():
             losses = [self._pair_loss(outputs, whole, pair, num_pairs) for pair in range(num_pairs)]
         if not self.model.training:
             self._metrics["eval"].clear()  # trl's own evaluation is not what this is
-        return torch.stack(losses), torch.ones(num_pairs, dtype=torch.int64, device=labels.device)
+        return torch.stack(losses), torch.ones(num_pairs, dtype=torch.int64, device=chosen.device)
+
+    def follow(self) -> torch.Tensor:
+        """Both forward passes, with a pair without answers."""
+        tokens = nothing(self.args.device)["input_ids"].repeat(2, 1)
+        none = {"attention_mask": torch.ones_like(tokens), "completion_mask": torch.zeros_like(tokens)}
+        *_, outputs = self._answers(self.model, {"input_ids": tokens} | none)
+        found: torch.Tensor = outputs.log_probs.sum(dim=1)
+        return found
+
+    def _answers(self, model: nn.Module, fields: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, Any]:
+        """Log-probabilities by the reference of the chosen and of the rejected answers [N], and what `model` makes of both."""
+        reference = self.model if self.ref_model is None else self.ref_model
+        chosen, rejected = self.compute_ref_log_probs(reference, fields)
+        if self._reference_slices is not None:
+            self._reference_slices.put_away()
+        labels = fields["input_ids"].masked_fill(fields["completion_mask"] == 0, -100)
+        given = {"input_ids": fields["input_ids"], "attention_mask": fields["attention_mask"]}
+        return chosen, rejected, model(**given, labels=labels, use_cache=False, fused_lm_head=True)
 
     def _pair_loss(self, outputs: Any, fields: dict[str, torch.Tensor], pair: int, num_pairs: int) -> torch.Tensor:
         """trl's loss, and its metrics, as if the micro-batch held this pair alone."""

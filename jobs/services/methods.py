@@ -16,14 +16,9 @@ TRL = "trl==1.16.0"  # what dpo needs beside the trainer
 
 def preference_errors(config: dict[str, Any], training: dict[str, Any]) -> dict[str, list[str]]:
     """What speaks against training on pairs of answers, by field of the job file."""
-    errors: dict[str, list[str]] = {}
-    if training.get("method") != "dpo":
-        return errors
-    if training.get("parallel") == "fsdp":
-        errors["training.parallel"] = ["dpo works with a copy of the model on each worker: ddp."]
-    if not config.get("run") and find_spec("trl") is None:
-        errors["training.method"] = [f"dpo needs trl where training runs: pip install {TRL}."]
-    return errors
+    if training.get("method") == "dpo" and not config.get("run") and find_spec("trl") is None:
+        return {"training.method": [f"dpo needs trl where training runs: pip install {TRL}."]}
+    return {}
 
 
 def forms_check(job: Job, rows: Sequence[JobShard]) -> None:

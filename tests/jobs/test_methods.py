@@ -79,7 +79,6 @@ def test_each_method_takes_its_own_form_only():
     assert "needs" not in refusal(dataset=answers, training={"method": "dpo"})[1]
     assert refusal(dataset=both, training={"method": "dpo"})[1].endswith("of another form: b.")
     assert refusal(dataset=pairs)[1].endswith("of another form: a.")
-    assert refusal(dataset=pairs, training={"method": "dpo", "parallel": "fsdp"})[0] == "training.parallel"
     assert refusal(dataset=pairs, training={"method": "rl"})[0] == "training.method"
 
 

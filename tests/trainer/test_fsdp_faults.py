@@ -13,7 +13,6 @@ import pytest
 
 from tests.trainer.paths import COUNTS
 from tests.trainer.worlds import base_config, joined_losses, load_export, run_doomed, run_world, train, write_shards
-from trainer_client.finetune_config import ConfigError
 from trainer_client.snapshot import main as snapshot_tool
 
 pytestmark = pytest.mark.timeout(300)
@@ -187,8 +186,3 @@ def _digests_in_slices() -> tuple[dict[str, str], dict[str, str]]:
 def test_the_digest_of_slices_is_that_of_the_whole_tensor_in_any_world(tmp_path: Path, world: int) -> None:
     for found, expected in run_world(world, _digests_in_slices, folder=tmp_path):
         assert found == expected
-
-
-def test_what_needs_copies_of_the_model_is_refused_before_anything_starts(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="--parallel must be ddp with --method dpo"):
-        config_of(folder, method="dpo").check()

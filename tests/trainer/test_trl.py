@@ -49,10 +49,16 @@ def test_sft_is_resized_inside_a_step_and_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_dpo_is_resized_inside_a_step_and_loses_nothing(tmp_path: Path) -> None:
-    """Full, against a model of its own as reference, and with adapters, against the model without them."""
+    """Full, against a model of its own as reference, and with adapters, against the model without them; in slices, to the bit."""
+    slices = {"parallel": "fsdp", "fidelity": "exact"}
+    lora = slices | {"lora": 4, "dtype": "bf16"} | HELD_OUT
     found = run_paths(
         tmp_path,
         {
+            "sliced_one": Course((1,), (), slices | HELD_OUT),
+            "sliced": Course((2, 3), ((1, 0),), slices | HELD_OUT),
+            "sliced_lora_one": Course((1,), (), lora),
+            "sliced_lora": Course((3, 2), ((1, 0),), lora),
             "one": Course((1,), (), HELD_OUT),
             "resized": Course((2, 1, 3), ((1, 0), (1, 2)), HELD_OUT),
             "exact": Course((1,), (), {"fidelity": "exact", "lora": 4}),
@@ -69,6 +75,11 @@ def test_dpo_is_resized_inside_a_step_and_loses_nothing(tmp_path: Path) -> None:
     assert all(pairs == samples for _, pairs, samples in whole["evaluations"][3].values())
     assert_nothing_lost(found["exact_resized"], found["exact"][0])
     assert_equal_bits(found["exact_resized"], found["exact"][0])
+    for name in ("sliced", "sliced_lora"):
+        assert list((tmp_path / name).rglob("slices-0001.pt"))
+        assert_nothing_lost(found[name], found[f"{name}_one"][0])
+        assert_equal_bits(found[name], found[f"{name}_one"][0])
+        assert_same_evaluations(found[name][-1][0], found[f"{name}_one"][0][0])
 
 
 def assert_same_evaluations(found: dict[str, Any], whole: dict[str, Any]) -> None:
