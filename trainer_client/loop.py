@@ -34,21 +34,21 @@ from trainer_client.fence import StaleAttempt
 from trainer_client.gradnorm import clip, gradient_norm
 from trainer_client.indexed import IndexedSource
 from trainer_client.journal import Journal
-from trainer_client.looptools import LoopArgs, NoExport, by_sample
+from trainer_client.looptools import LoopArgs, NoExport, by_sample, cut_with_optimizer, without_fused
 from trainer_client.mixture import MixtureError
 from trainer_client.nextstep import StepPlanner
 from trainer_client.nonfinite import NonfiniteGuard
 from trainer_client.options import BidirectionalOptions
 from trainer_client.owntime import OWN
+from trainer_client.parallel import accumulation_for, are_cut, resumption_for, saver_for
 from trainer_client.permutation import combine
 from trainer_client.resuming import FallBack, Resumption, check_fidelity
-from trainer_client.saving import StateSaver
 from trainer_client.session import Leave, Session, SessionConfig
+from trainer_client.slices import Slices
 from trainer_client.snapshots import SnapshotCorrupt
 from trainer_client.stepping import LeftInStep, StepBatch, StepRunner
 from trainer_client.takeup import begin_session, take_up
 from trainer_client.training_state import LoadedState
-from trainer_client.treeaccumulation import accumulation_of_copies
 
 if TYPE_CHECKING:
     from trainer_client.trainer import BidirectionalMixin
@@ -63,11 +63,12 @@ class ElasticLoop:
     """See the module. `model`, `optimizer` and `scheduler` (one step an optimizer step) are built alike on every rank.
 
     `seed`: of dropout and the like; random numbers drawn in `loss` depend on it, the step and the micro-batch only. `refused`:
-    snapshots not to be gone on with, by default those that the launcher names.
+    snapshots not to be gone on with, by default those that the launcher names. With `parallel="fsdp"` the model is cut in place and
+    the optimizer, which must be new, gets its slices; `loss` calls the model as often for one micro-batch as for any other.
     """
 
-    ranks_are_free = True
-    slices = None
+    may_be_in_slices = True
+    slices: Slices | None = None
 
     def __init__(
         self,
@@ -86,12 +87,16 @@ class ElasticLoop:
     ) -> None:
         if steps < 1:
             raise ValueError(f"steps must be at least 1, not {steps}")
-        if options.parallel != "ddp":
-            raise ValueError("ElasticLoop works with a copy of the model on each worker: parallel must be ddp")
         journal = Journal(options.snapshot_dir / "journal")
         self.session = session or Session(SessionConfig.from_env(), journal=journal)
         self.agreement = self.session.agreement
         self.model, self.optimizer, self.source, self.options = model, optimizer, source, options
+        host = cast("BidirectionalMixin", self)  # it has all that these ask of a trainer
+        if are_cut(host):
+            self.slices = cut_with_optimizer(model, optimizer, self.agreement)
+        if options.parallel == "fsdp":
+            without_fused(optimizer)
+        self.ranks_are_free = self.slices is None
         self.lr_scheduler = scheduler or torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
         self.args = LoopArgs(steps, seed, next(model.parameters()).device, max_grad_norm)
         self.leave: Leave | None = None
@@ -102,10 +107,10 @@ class ElasticLoop:
         self.exporter = NoExport()
         self.step = 0
         self._loss = loss
+        self._along: MicroBatch | None = None  # of the step under way, to go along with
         self._refused = os.environ.get("COUNTERFLOW_REFUSE_SNAPSHOTS", "").split(",") if refused is None else refused
-        host = cast("BidirectionalMixin", self)  # it has all that these ask of a trainer
         self.controls = MixtureControls(host)
-        self.runner, self.planner, self.saver = StepRunner(host), StepPlanner(host), StateSaver(host)
+        self.runner, self.planner, self.saver = StepRunner(host), StepPlanner(host), saver_for(host)
         if isinstance(source, IndexedSource):
             self.session.desk.off("add_shard")  # samples come as JSON: nobody could turn them into those of a data set
         if not source.shards.held_out():
@@ -143,10 +148,11 @@ class ElasticLoop:
             raise SnapshotCorrupt(
                 f"the snapshot was planned for {planned} steps, not {self.args.max_steps}: give that number"
             )
-        self.resumption = Resumption(host, loaded, fall_back)
+        self.resumption = resumption_for(host, loaded, fall_back)
 
     def _begin(self) -> None:
-        self.agreement.copy_from_first(chain(self.model.parameters(), self.model.buffers()))
+        if self.slices is None:
+            self.agreement.copy_from_first(chain(self.model.parameters(), self.model.buffers()))
         self.accumulation = self.accumulation_in(self.options.fidelity)
         self.model.train()
         if self.resumption is not None:
@@ -156,7 +162,7 @@ class ElasticLoop:
 
     def accumulation_in(self, mode: str) -> Accumulation:
         """How the gradient of a step comes about in that fidelity."""
-        return accumulation_of_copies(self.model, self.agreement, mode)
+        return accumulation_for(cast("BidirectionalMixin", self), mode)
 
     def _train(self) -> None:
         while self.step < self.args.max_steps and self.leave is None:
@@ -184,6 +190,8 @@ class ElasticLoop:
     # -- one step -----------------------------------------------------------------------------------------------------
 
     def _step(self, batch: StepBatch) -> None:
+        if self.slices is not None:
+            self._along = batch.micro[-1] if batch.micro else self._first_of(batch.step)
         self.runner.run(self.model, batch)
         (num_tokens,) = self.agreement.sum([sum(part[1] for part in self.runner.sums.collect().values())])
         trained = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
@@ -209,7 +217,18 @@ class ElasticLoop:
         return loss.detach().sum() / max(1, batch.num_supervised)
 
     def sit_out(self) -> None:
-        """A round in which only others have a micro-batch."""
+        """A round in which only others have a micro-batch: in slices this rank computes one of the same step again, for nothing."""
+        if self.slices is not None:
+            (self._follow() * 0).backward()
+
+    def _follow(self) -> torch.Tensor:
+        """Take part in the others' forward pass of a micro-batch."""
+        micro = self._along or self._first_of(self.step)
+        return self._loss(to_device(micro.fields, self.args.device))[0].sum()
+
+    def _first_of(self, step: int) -> MicroBatch:
+        (micro,) = self.source.build(self.source.mixture.plan(step), (0,))
+        return micro
 
     def _report(self, batch: StepBatch) -> None:
         sums, names = self.runner.sums.collect(), self.source.mixture.names
@@ -219,7 +238,7 @@ class ElasticLoop:
             tokens=sum(tokens for _, tokens, _ in sums.values()),
             grad_norm=self._norm,
             lr=self._lr,
-            compute_s=OWN.own_s(),
+            compute_s=OWN.own_s() if self.slices is None else None,  # in slices it is full of waiting
             num_micro=self.runner.num_done,
             shards={names[shard]: values for shard, values in sums.items()},
         )
@@ -237,14 +256,17 @@ class ElasticLoop:
         def losses(model: nn.Module, fields: Any) -> tuple[torch.Tensor, torch.Tensor]:
             return cast("tuple[torch.Tensor, torch.Tensor]", self._loss(fields))
 
-        found = evaluate_shards(self.model, self.source, losses, self.agreement, lambda: self.session.ask(step))
+        ask, idle = lambda: self.session.ask(step), self._follow if self.slices else None
+        found = evaluate_shards(self.model, self.source, losses, self.agreement, ask, idle)
+        if self.slices is not None:
+            self.slices.put_away()
         self.evaluation_due = found is None
         self.last_evaluation = found or self.last_evaluation
         evaluation_tell(self.session, step, found or {})
         return found or {}
 
     def export(self, step: int) -> None:
-        """Weights for others are the caller's matter, from `model`."""
+        """Weights for others are the caller's matter, from `model`, or of one in slices from `slices.gathered`."""
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

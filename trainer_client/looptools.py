@@ -7,6 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
+
+from trainer_client.agreement import Agreement
+from trainer_client.slices import Slices
 
 
 @dataclass
@@ -29,6 +33,31 @@ class NoExport:
 
     def wait(self, timeout_s: float = 0.0) -> None:
         return None
+
+
+def cut_with_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, agreement: Agreement) -> Slices:
+    """The slices of `model`, in whose parameters' place the optimizer gets their slices (collective).
+
+    `ValueError` for an optimizer that has a state already, or parameters of something else.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    trained = [[names.get(id(parameter), "") for parameter in group["params"]] for group in optimizer.param_groups]
+    if optimizer.state or any("" in group for group in trained):
+        raise ValueError("for slices the optimizer must be new, and hold parameters of the model only")
+    for group in optimizer.param_groups:
+        group["params"] = []  # whole ones would stay in memory
+    slices = Slices(model, agreement)
+    sliced = dict(model.named_parameters())
+    for group, own in zip(optimizer.param_groups, trained, strict=True):
+        group["params"] = [sliced[name] for name in own]
+    return slices
+
+
+def without_fused(optimizer: torch.optim.Optimizer) -> None:
+    """On the CPU a fused optimizer rounds the last few elements of a tensor otherwise: bits would depend on where slices end."""
+    for group in optimizer.param_groups:
+        if group.get("fused") and all(parameter.device.type == "cpu" for parameter in group["params"]):
+            group["fused"] = False
 
 
 def by_sample(loss: torch.Tensor, count: Any, shard: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,12 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from transformers.training_args import OptimizerNames
-
 from trainer_client.accumulation import Accumulation
-from trainer_client.agreement import Agreement
 from trainer_client.export import WeightsExporter
-from trainer_client.options import BidirectionalOptions
 from trainer_client.resuming import FallBack, Resumption
 from trainer_client.saving import StateSaver
 from trainer_client.sliceaccumulation import SliceAccumulation, SliceTreeAccumulation
@@ -26,15 +22,15 @@ if TYPE_CHECKING:
     from trainer_client.trainer import BidirectionalMixin
 
 
-def are_cut(kind: type[BidirectionalMixin], options: BidirectionalOptions, agreement: Agreement) -> bool:
-    """Whether a trainer of that class works with slices; `ValueError` where it is to and cannot."""
-    if options.parallel != "fsdp":
+def are_cut(trainer: BidirectionalMixin) -> bool:
+    """Whether it is to work with slices; `ValueError` where its class cannot."""
+    if trainer.options.parallel != "fsdp":
         return False
-    if not kind.may_be_in_slices:
+    if not trainer.may_be_in_slices:
         raise ValueError(
-            f"{kind.__name__} works with a copy of the model on each worker: parallel must be ddp, not fsdp"
+            f"{type(trainer).__name__} works with a copy of the model on each worker: parallel must be ddp, not fsdp"
         )
-    return agreement.world_size > 1
+    return trainer.agreement.world_size > 1
 
 
 def fit_to_slices(trainer: BidirectionalMixin) -> None:
@@ -46,9 +42,9 @@ def fit_to_slices(trainer: BidirectionalMixin) -> None:
             "a model in slices is placed while it is cut: leave out model_init, place_model_on_device, fp16_full_eval and "
             "bf16_full_eval"
         )
-    if trainer.args.device.type == "cpu" and trainer.args.optim == OptimizerNames.ADAMW_TORCH_FUSED:
+    if trainer.args.device.type == "cpu" and trainer.args.optim == "adamw_torch_fused":
         # It rounds the last few elements of a tensor otherwise, on the CPU: bits would depend on where slices end.
-        trainer.args.optim = OptimizerNames.ADAMW_TORCH
+        trainer.args.optim = type(trainer.args.optim)("adamw_torch")
 
 
 def exporter_for(trainer: BidirectionalMixin) -> WeightsExporter:

@@ -1,9 +1,8 @@
 """A model in slices: of every parameter, moment and gradient each rank holds some rows (FSDP2, `fully_shard`).
 
 Each block of the model is one group, and what is left another; a group's parameters are whole only while it computes. Every
-forward and backward pass is collective, so a rank without a micro-batch of its own goes along with one that counts for nothing
-(`nothing`). Gradients cross the ranks with each micro-batch (`sliceaccumulation`): what the ranks hold together is the
-gradient so far.
+forward and backward pass is collective, so a rank without a micro-batch of its own goes along with one that counts for nothing.
+Gradients cross the ranks with each micro-batch (`sliceaccumulation`): what the ranks hold together is the gradient so far.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class BidirectionalMixin(_Base):
 
     def _move_model_to_device(self, model: Any, device: torch.device) -> None:
         """Trainer places the model once it is complete; where it is to be in slices, it is cut instead (collective)."""
-        if not are_cut(type(self), self.options, self.agreement):
+        if not are_cut(self):
             super()._move_model_to_device(model, device)
             return
         self.slices = Slices(model, self.agreement)

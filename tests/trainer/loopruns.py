@@ -44,9 +44,20 @@ def train_loop(
     from trainer_client.options import BidirectionalOptions
     from trainer_client.session import Session, SessionConfig
 
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(size, 8) for size in (SIZE, 8))
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, x: Any) -> Any:
+            for layer in self.layers:
+                x = nn.functional.dropout(torch.tanh(layer(x)), 0.2, self.training)
+            return self.head(x)
+
     torch.manual_seed(3)
-    model = nn.Sequential(nn.Linear(SIZE, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 3))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr)
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, fused=config.parallel == "fsdp")
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=config.steps)
     stream = rows("stream", 7)
 
@@ -74,7 +85,10 @@ def train_loop(
     start = session.start
     session.start = lambda **hello: (seen["hello"].update(hello), start(**hello))[1]  # type: ignore[method-assign]
     options = BidirectionalOptions(
-        config.gradient_snapshot_dir, snapshot_every=config.snapshot_every, fidelity=config.fidelity
+        config.gradient_snapshot_dir,
+        snapshot_every=config.snapshot_every,
+        fidelity=config.fidelity,
+        parallel=config.parallel,
     )
     loop = ElasticLoop(
         model=model, optimizer=optimizer, scheduler=scheduler, source=source, loss=loss, steps=config.steps,
@@ -96,11 +110,12 @@ def train_loop(
     loop.micro_step = noted  # type: ignore[method-assign]
     code = loop.run()
     loaded = loop.resumption.loaded if loop.resumption else None
+    whole = [part.full_tensor() if hasattr(part, "full_tensor") else part for part in model.parameters()]
     return seen | {
         "code": code,
         "start": loaded.step if loaded else 0,
         "start_micro": loaded.head["micro_step"] if loaded else 0,
-        "weights": torch.cat([part.detach().flatten() for part in model.parameters()]).double().numpy(),
+        "weights": torch.cat([part.detach().flatten() for part in whole]).double().numpy(),
         "max_steps": loop.args.max_steps,
         "capabilities": session.desk.capabilities(),
         "epochs": source.steps_of(2.0),

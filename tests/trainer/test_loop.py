@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.trainer.loopruns import loop_each, rows, train_loop
 from tests.trainer.paths import Course, assert_equal_bits, assert_nothing_lost, run_paths, starts
 from tests.trainer.server import FakeServer
 from tests.trainer.test_reporter import eventually
 from tests.trainer.worlds import base_config, run_world
+from trainer_client.agreement import Agreement
 from trainer_client.backends import LaunchSpec
 from trainer_client.backends.local import LocalBackend
 from trainer_client.indexed import ReadAhead, Stream
+from trainer_client.looptools import cut_with_optimizer
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -26,7 +29,9 @@ FIELDS: dict[str, Any] = {"steps": 6, "global_batch": 14, "micro_batch": 2, "lr"
 
 
 def test_a_loop_is_resized_inside_a_step_and_loses_nothing(tmp_path: Path) -> None:
-    """Two epochs of three data sets, one of them a stream; the second world begins and ends inside of step 1."""
+    """Two epochs of three data sets, one of them a stream; the second world begins and ends inside of step 1; the same in slices,
+    where some workers have no micro-batch in a step."""
+    sliced, same_world = {"parallel": "fsdp"}, {"parallel": "fsdp", "fidelity": "same_world"}
     chain = ((1, 0), (1, 2), (4, 0))
     found = run_paths(
         tmp_path,
@@ -37,6 +42,11 @@ def test_a_loop_is_resized_inside_a_step_and_loses_nothing(tmp_path: Path) -> No
             "two": Course((2,)),
             "exact": Course((1,), (), {"fidelity": "exact"}),
             "exact_resized": Course((2, 1, 3, 2), chain, {"fidelity": "exact"}),
+            "sliced": Course((2, 1, 3, 2), chain, sliced),
+            "few": Course((1,), (), {"global_batch": 3} | sliced),
+            "few_sliced": Course((3, 2), ((1, 0),), {"global_batch": 3} | sliced),
+            "same_sliced": Course((2, 2), ((1, 0),), same_world),
+            "two_sliced": Course((2,), (), same_world),
         },
         write=lambda *_: None,
         run=loop_each,
@@ -50,9 +60,21 @@ def test_a_loop_is_resized_inside_a_step_and_loses_nothing(tmp_path: Path) -> No
     assert_equal_bits(found["same"], two)
     assert_nothing_lost(found["exact_resized"], exact)
     assert_equal_bits(found["exact_resized"], exact)
+    for name, whole in (("sliced", exact), ("few_sliced", found["few"][0]), ("same_sliced", found["two_sliced"][0])):
+        assert list((tmp_path / name).rglob("slices-0001.pt"))
+        assert_nothing_lost(found[name], whole)
+        assert_equal_bits(found[name], whole)
+    assert_nothing_lost(found["two_sliced"], one)
     for before, after in zip(found["resized"], found["resized"][1:], strict=False):
         saved = [told["digest"] for told in before[0]["snapshots"] if told["status"] == "verified"]
         assert after[0]["hello"]["loaded_digest"] == saved[-1]
+
+
+def test_slices_need_a_new_optimizer_of_the_model_alone() -> None:
+    model, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW([*model.parameters(), *other.parameters()])
+    with pytest.raises(ValueError, match="must be new, and hold parameters of the model only"):
+        cut_with_optimizer(model, optimizer, Agreement())
 
 
 def test_every_sample_comes_once_an_epoch_and_a_stream_in_its_order(tmp_path: Path) -> None:
