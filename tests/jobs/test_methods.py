@@ -74,7 +74,7 @@ def test_a_broken_pair_is_refused_by_its_line(change, words):
 
 def test_each_method_takes_its_own_form_only():
     pairs, answers, both = dataset(a=PAIR), dataset(a=ANSWER), dataset(a=PAIR, b=ANSWER)
-    assert make_job(dataset=pairs, training={"method": "dpo"}).training["method"] == "dpo"
+    assert make_job(dataset=pairs, training={"method": "dpo", "parallel": "fsdp"}).training["method"] == "dpo"
     assert "method" not in make_job(dataset=answers).training
     assert "needs" not in refusal(dataset=answers, training={"method": "dpo"})[1]
     assert refusal(dataset=both, training={"method": "dpo"})[1].endswith("of another form: b.")

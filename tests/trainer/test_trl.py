@@ -184,8 +184,13 @@ def _refusals(folder: Path) -> list[str]:
     from trainer_client.session import Session, SessionConfig
     from trainer_client.sharddata import load_shard_config
 
-    config, said = base_config(folder), []
-    for settings in ({"packing": True, "padding_free": True}, {"assistant_only_loss": True}):
+    config, said = base_config(folder, parallel="fsdp"), []
+    for settings in (
+        {"packing": True, "padding_free": True},
+        {"assistant_only_loss": True},
+        {"label_smoothing_factor": 0.1},
+        {"bf16_full_eval": True},
+    ):
         try:
             build_sft(
                 config, Session(SessionConfig(config.run_dir)), load_shard_config(config.shard_config), **settings
@@ -197,7 +202,9 @@ def _refusals(folder: Path) -> list[str]:
 
 def test_what_cannot_be_followed_is_refused_by_name(tmp_path: Path) -> None:
     write_forms(tmp_path, {"a": 3})
-    ((packing, masks),) = run_world(1, _refusals, tmp_path, folder=tmp_path)
+    ((packing, masks, smoothing, placed),) = run_world(1, _refusals, tmp_path, folder=tmp_path)
     assert "packing: a row of several samples" in packing
     assert "padding_free: rows" in packing
     assert "assistant_only_loss: give prompt and completion" in masks
+    assert "label_smoothing_factor take two forward passes" in smoothing
+    assert "placed while it is cut" in placed
