@@ -1,6 +1,7 @@
-"""From raw samples to padded micro-batches. Only the response is supervised; a plain text is supervised throughout.
+"""From raw samples to micro-batches, padded or packed. Only the response is supervised; a plain text is supervised throughout.
 
-Legend: N samples of a micro-batch, T tokens (longest sample, right-padded).
+Legend: N samples of a micro-batch, R rows of it, T tokens (of the longest row; right-padded). Padded, a sample is a row; packed, a
+row holds as many whole samples as there is room for.
 """
 
 from __future__ import annotations
@@ -76,13 +77,14 @@ class SampleEncoder(ABC):
 
 
 class Encoder(SampleEncoder):
-    """Tokenises samples; `seq_len` bounds a sample's tokens.
+    """Tokenises samples; `seq_len` bounds a sample's tokens, and those of a row.
 
     A prompt that is too long loses its beginning, so that at least half of the room stays for the response.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, seq_len: int) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, seq_len: int, *, packed: bool = False) -> None:
         super().__init__()
+        self._packs = packed
         if seq_len < 2:
             raise ValueError(f"seq_len must be at least 2, not {seq_len}")
         self._tokenizer = tokenizer
@@ -118,15 +120,45 @@ class Encoder(SampleEncoder):
         return Encoded(tuple([*prompt, *response][: self._seq_len]), len(prompt))
 
     def collate(self, encoded: Sequence[Encoded]) -> tuple[dict[str, Any], int]:
-        """Right-padded `input_ids` and `labels` [N, T]; labels are `IGNORED` on prompts and padding."""
-        length = max(2, max((len(item.ids) for item in encoded), default=2))
-        input_ids = np.full((len(encoded), length), self._pad, dtype=np.int64)
-        labels = np.full((len(encoded), length), IGNORED, dtype=np.int64)
-        for row, item in enumerate(encoded):
-            input_ids[row, : len(item.ids)] = item.ids
-            labels[row, item.supervised_from : len(item.ids)] = item.ids[item.supervised_from :]
-        fields = {"input_ids": torch.from_numpy(input_ids), "labels": torch.from_numpy(labels)}
+        """Right-padded `input_ids` and `labels` [R, T]; labels are `IGNORED` on prompts, on padding, and where a sample begins.
+
+        Packed, also `position_ids` [R, T], from 0 in each sample, by which attention keeps to it, `sample` [R, T]: the place of
+        a token's sample in `encoded`, N for padding, and `num_samples` N.
+        """
+        lengths = [len(item.ids) for item in encoded]
+        rows = packed_rows(lengths, self._seq_len) if self._packs else [[place] for place in range(len(encoded))]
+        shape = len(rows), max(2, max((sum(lengths[place] for place in row) for row in rows), default=2))
+        input_ids, labels = np.full(shape, self._pad, dtype=np.int64), np.full(shape, IGNORED, dtype=np.int64)
+        positions, sample = np.zeros(shape, dtype=np.int64), np.full(shape, len(encoded), dtype=np.int64)
+        for number, row in enumerate(rows):
+            start = 0
+            for place in row:
+                item, end = encoded[place], start + lengths[place]
+                input_ids[number, start:end], sample[number, start:end] = item.ids, place
+                labels[number, start + max(1, item.supervised_from) : end] = item.ids[max(1, item.supervised_from) :]
+                positions[number, start:end] = np.arange(end - start)
+                start = end
+            positions[number, start:] = np.arange(shape[1] - start)
+        arrays = {"input_ids": input_ids, "labels": labels}
+        arrays |= {"position_ids": positions, "sample": sample} if self._packs else {}
+        fields: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        fields |= {"num_samples": len(encoded)} if self._packs else {}
         return fields, sum(item.num_supervised() for item in encoded)
+
+
+def packed_rows(lengths: Sequence[int], room: int) -> list[list[int]]:
+    """Places of samples by row, none over `room` tokens, by first fit decreasing: the longest first, each into the first row
+    that takes it."""
+    rows: list[list[int]] = []
+    left: list[int] = []
+    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
+        number = next((n for n, free in enumerate(left) if free >= lengths[place]), len(rows))
+        if number == len(rows):
+            rows.append([])
+            left.append(room)
+        rows[number].append(place)
+        left[number] -= lengths[place]
+    return rows
 
 
 class BatchSource:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import os
@@ -108,14 +109,17 @@ def build_trainer(config: FinetuneConfig, session: Session, entries: list[ShardE
         return preference_trainer(
             config, training_fields(config), model, tokenizer, (mixture, shards), session=session, options=options
         )
+    if config.layout == "packed" and "position_ids" not in inspect.signature(model.forward).parameters:
+        raise ConfigError(f"--layout packed needs a model that is told positions, which {type(model).__name__} is not")
     if config.lora:
         torch.manual_seed(config.seed)
         model = add_lora(model, config.lora, config.lora_alpha or 2 * config.lora)
+    encoder = Encoder(tokenizer, config.seq_len, packed=config.layout == "packed")
     return BidirectionalTrainer(
         model=model,
         args=training_arguments(config),
         processing_class=tokenizer,
-        source=BatchSource(mixture, shards, Encoder(tokenizer, config.seq_len), micro_batch=config.micro_batch),
+        source=BatchSource(mixture, shards, encoder, micro_batch=config.micro_batch),
         session=session,
         options=options,
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 METHODS = ("sft", "dpo")
+LAYOUTS = ("padded", "packed")
 SCHEDULES = ("constant", "constant_with_warmup", "linear", "cosine")
 
 
@@ -51,6 +52,7 @@ class FinetuneConfig:
     on_nonfinite: str = "skip"
     fidelity: str = "exact"
     parallel: str = "ddp"
+    layout: str = LAYOUTS[0]
     check_every: int = 50
     async_snapshots: bool = False
     method: str = "sft"
@@ -71,6 +73,7 @@ class FinetuneConfig:
         _require(self.max_grad_norm >= 0, "max_grad_norm", "must not be negative (0 for no clipping)")
         _require(not self.eval_every or self.eval_fraction > 0, "eval_every", "needs --eval_fraction above 0")
         _require(self.seed >= 0, "seed", "must not be negative")
+        _require(self.method == "sft" or self.layout == "padded", "layout", "packed is for --method sft")
         _require(self.shard_config.is_file(), "shard_config", f"{self.shard_config} is not a file")
 
     def public(self) -> dict[str, Any]:
@@ -123,6 +126,12 @@ def parser() -> argparse.ArgumentParser:
     ):
         add(f"--{name}", type=kind, default=getattr(default, name), help=f"{text} (default {getattr(default, name)})")
     add("--method", choices=METHODS, default=default.method, help="answers to imitate, or pairs of answers to prefer")
+    add(
+        "--layout",
+        choices=LAYOUTS,
+        default=default.layout,
+        help="a row for each sample, or whole samples packed into rows",
+    )
     add("--lr_schedule", choices=SCHEDULES, default=default.lr_schedule)
     add("--dtype", choices=("fp32", "bf16"), default=default.dtype)
     add("--on_nonfinite", choices=("skip", "apply", "stop"), default="skip", help="what to do with a NaN gradient")

@@ -15,18 +15,26 @@ import torch.nn.functional as F
 from trainer_client.encoding import IGNORED
 
 
-def sample_losses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def sample_losses(
+    logits: torch.Tensor, labels: torch.Tensor, sample: torch.Tensor | None = None, num_samples: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Sum of token losses in nats [N] (float32, with gradient) and supervised tokens [N] of each sample.
 
-    `logits` [N, T, V], `labels` [N, T] unshifted, `IGNORED` where not supervised. A sample without a supervised token has a
-    sum of exactly 0 and a gradient of 0.
+    `logits` [R, T, V], `labels` [R, T] unshifted, `IGNORED` where not supervised; `sample` [R, T]: the sample of each token, where
+    a row is not one. A sample without a supervised token has a sum of exactly 0 and a gradient of 0.
     """
     # The labels are moved, not the logits: a slice of those would be copied, forward and backward.
     targets = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
     flat = F.cross_entropy(
         logits.reshape(-1, logits.shape[-1]).float(), targets.reshape(-1), ignore_index=IGNORED, reduction="none"
     )
-    return flat.view(targets.shape).sum(dim=1), (targets != IGNORED).sum(dim=1)
+    counted = targets != IGNORED
+    if sample is None:
+        return flat.view(targets.shape).sum(dim=1), counted.sum(dim=1)
+    # One sample after the other: a NaN stays with its own, and the order of additions is the same at every run, also on a GPU.
+    own = [sample.reshape(-1) == place for place in range(num_samples)]
+    losses = [torch.where(mine, flat, 0.0).sum() for mine in own]
+    return torch.stack(losses), torch.stack([(counted.reshape(-1) & mine).sum() for mine in own])
 
 
 @dataclass

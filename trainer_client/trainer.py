@@ -209,8 +209,10 @@ class BidirectionalMixin(_Base):
 
     def sample_losses(self, model: nn.Module, fields: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss sum [N], with gradient, and what it is a sum over [N] (supervised tokens) of each sample of a micro-batch."""
-        outputs = model(input_ids=fields["input_ids"], use_cache=False)
-        return sample_losses(outputs.logits, fields["labels"])
+        if (sample := fields.get("sample")) is None:
+            return sample_losses(model(input_ids=fields["input_ids"], use_cache=False).logits, fields["labels"])
+        logits = model(input_ids=fields["input_ids"], position_ids=fields["position_ids"], use_cache=False).logits
+        return sample_losses(logits, fields["labels"], sample, int(fields["num_samples"]))
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Six operations for each parameter and token, padding included."""

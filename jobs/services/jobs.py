@@ -59,6 +59,7 @@ TRAINING_RANGES: dict[str, tuple[float, float, bool]] = {
 TRAINING_CHOICES: dict[str, tuple[str, ...]] = {
     "parallel": ("ddp", "fsdp"),  # a copy of the model on each worker, or slices of it
     "method": METHODS,  # answers to imitate, or pairs of answers to prefer
+    "layout": ("padded", "packed"),  # a row for each sample, or whole samples packed into rows
 }
 FIDELITIES = ("exact", "same_world")  # what a resize keeps bit by bit, the first by default: see docs/trainer.md
 

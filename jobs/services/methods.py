@@ -16,6 +16,8 @@ TRL = "trl==1.16.0"  # what dpo needs beside the trainer
 
 def preference_errors(config: dict[str, Any], training: dict[str, Any]) -> dict[str, list[str]]:
     """What speaks against training on pairs of answers, by field of the job file."""
+    if training.get("method") == "dpo" and training.get("layout") == "packed":
+        return {"training.layout": ["packed is for sft: a pair is more than one answer."]}
     if training.get("method") == "dpo" and not config.get("run") and find_spec("trl") is None:
         return {"training.method": [f"dpo needs trl where training runs: pip install {TRL}."]}
     return {}

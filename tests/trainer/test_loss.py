@@ -119,3 +119,49 @@ def test_only_the_response_is_supervised_and_a_long_prompt_leaves_room_for_it(tm
     assert found["lengths"] == [24, 24]
     assert found["room"] == 12
     assert found["text_from"] == 0
+
+
+LENGTHS = [7, 3, 9, 1, 5, 5, 2, 8]
+
+
+def _packed() -> dict[str, Any]:
+    """Loss of each sample and gradient of the model, padded and packed; a model of two layers, eight samples of unequal lengths."""
+    import torch
+    from transformers import LlamaForCausalLM
+
+    from trainer_client.encoding import Encoder, packed_rows
+    from trainer_client.loss import sample_losses
+    from trainer_client.models import TinySpec, train_tokenizer
+
+    tokenizer = train_tokenizer(["say red green blue " * 20], 300)
+    samples = [{"prompt": "say " * (1 + k % 3), "response": "red green blue " * (1 + k % 4)} for k in range(7)]
+    found: dict[str, Any] = {}
+    for layout in ("padded", "packed"):
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(TinySpec.parse("tiny:60k").config(len(tokenizer), {}, 32)).double()
+        encoder = Encoder(tokenizer, 32, packed=layout == "packed")
+        fields, count = encoder.collate(encoder.encode([*samples, {"text": ""}]))
+        logits = model(input_ids=fields["input_ids"], position_ids=fields.get("position_ids"), use_cache=False).logits
+        losses, tokens = sample_losses(logits, fields["labels"], fields.get("sample"), fields.get("num_samples", 0))
+        losses.sum().backward()
+        gradient = torch.cat([part.grad.flatten() for part in model.parameters() if part.grad is not None])
+        found[layout] = {"shape": tuple(fields["input_ids"].shape), "count": count, "tokens": tokens.tolist()}
+        found[layout] |= {"losses": losses.tolist(), "gradient": gradient[:: max(1, len(gradient) // 500)].tolist()}
+    logits = logits.detach().clone()
+    logits[0, int((fields["labels"][0, 1:] != -100).nonzero()[0])] = float("nan")
+    spoiled = sample_losses(logits, fields["labels"], fields["sample"], fields["num_samples"])[0]
+    return found | {"spoiled": int(spoiled.isnan().sum()), "rows": packed_rows(LENGTHS, 10)}
+
+
+def test_packed_samples_have_the_losses_and_gradients_that_they_have_alone(tmp_path: Any) -> None:
+    found = in_torch(_packed, tmp_path)
+    padded, packed = found["padded"], found["packed"]
+    assert packed["shape"][0] < padded["shape"][0]
+    assert (packed["count"], packed["tokens"]) == (padded["count"], padded["tokens"])
+    assert sum(packed["tokens"]) == packed["count"]
+    assert packed["losses"] == pytest.approx(padded["losses"], rel=1e-5)
+    assert packed["gradient"] == pytest.approx(padded["gradient"], rel=1e-4, abs=1e-6)
+    assert found["spoiled"] == 1
+    assert sorted(place for row in found["rows"] for place in row) == list(range(len(LENGTHS)))
+    assert all(sum(LENGTHS[place] for place in row) <= 10 for row in found["rows"])
+    assert len(found["rows"]) == 4
