@@ -29,7 +29,7 @@ from jobs.selectors.planning import (
     rules_by_scope,
 )
 from jobs.selectors.policy_weights import leaders
-from jobs.services.epochs import Planned, Seen, plans_store
+from jobs.services.epochs import Planned, Seen, not_overtaken, plans_store
 from jobs.services.plans import CALM, plans_claim
 from jobs.services.policy_weights import kinds_want
 
@@ -58,6 +58,7 @@ def epoch_run(*, now: dt.datetime, why: dict[int, str]) -> list[Decision]:
     planned = [
         _planned(epoch, epoch.rows[job.pk], one, pair, why[job.pk], ranks[job.pk]) for job, one, pair in in_order
     ]
+    planned = not_overtaken(planned, now)
     rooms, groundless = rooms_found(epoch, planned)
     made = rooms_store(rooms=rooms, groundless=groundless, now=now)
     rooms_tell(epoch, planned, made)

@@ -17,6 +17,12 @@ def spot_policy(job: Job) -> str:
     return said if said in SPOT_POLICIES else ""
 
 
+def declared_size(job: Job) -> int:
+    """The workers that `goal.step_time_s` of the job file is for: the most that it may come to."""
+    nodes = (job.config.get("resources") or {}).get("nodes") or {}
+    return int(nodes.get("max") or job.num_workers)
+
+
 def regions(job: Job) -> tuple[str, ...]:
     """The regions in which its machines may stand; empty: in any."""
     return tuple((job.config.get("resources") or {}).get("regions") or ())

@@ -13,7 +13,7 @@ import numpy as np
 from forecasting.problem import Offer as Market
 from jobs.completions import completion_known, work_left
 from jobs.deadlines import CHANGEOVER_S
-from jobs.machines import allowed_words, may_use, policy_asked, spot_policy
+from jobs.machines import allowed_words, declared_size, may_use, policy_asked, spot_policy
 from jobs.models import Job, Offer, PolicyWeights, Rule
 from jobs.scheduler import procurement
 from jobs.scheduler.kinds import Kind, kind_of
@@ -151,9 +151,9 @@ def _nodes(job: Job) -> dict[str, int]:
 
 
 def _declared(job: Job) -> Speed | None:
-    """The pace that the job file declares, for the workers it asks for."""
+    """The pace that the job file declares."""
     declared = (job.config.get("goal") or {}).get("step_time_s")
-    return speed_of(measured_s={job.num_workers: float(declared)}) if declared else None
+    return speed_of(measured_s={declared_size(job): float(declared)}) if declared else None
 
 
 def _approval_s(epoch: Epoch, rows: JobRows) -> float:

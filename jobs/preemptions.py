@@ -87,8 +87,10 @@ def who_took_its_place(epoch: Epoch, rows: JobRows, wanted: int) -> dict[str, An
     told = (rows.state.plan if rows.state else {}).get("gave_way")
     if made is not None and made.status in ("approved", "executing", "succeeded"):
         told = {"to": made.args.get("for"), "decision": str(made)}
-    winner = next((job for job in epoch.jobs if told and str(job.uuid) == told["to"]), None)
-    if told is None or winner is None or rows.held("spot") + rows.held("on_demand") >= wanted:
+    if told is None:
+        return None
+    winner = next((job for job in epoch.jobs if str(job.uuid) == told["to"]), None)
+    if winner is None or rows.held("spot") + rows.held("on_demand") >= wanted:
         return None
     state = epoch.rows[winner.pk].state
     finish = ((state.plan if state else {}).get("finish_at") or {}).get("expected")

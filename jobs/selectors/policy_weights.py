@@ -6,9 +6,9 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from django.db.models import F, Q
 
+from forecasting.selector import HedgeState, PolicySelector
 from jobs.models import Offer, PolicyWeights
 from jobs.scheduler.kinds import Kind
 
@@ -53,7 +53,7 @@ def weights_of_offer(*, offer: Offer) -> list[Followed]:
 def _members(row: PolicyWeights) -> list[Member]:
     if not row.state:
         return []
-    logs = np.asarray(row.state["log_weights"], float)
-    weights = np.exp(logs - logs.max())
-    found = [Member(*pair) for pair in zip(row.state["names"], (weights / weights.sum()).tolist(), strict=True)]
+    state = HedgeState.from_json(row.state)
+    weights = PolicySelector(state.names, state=state).weights.tolist()
+    found = [Member(*pair) for pair in zip(state.names, weights, strict=True)]
     return sorted(found, key=lambda member: -member.weight)

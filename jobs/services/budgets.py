@@ -27,12 +27,12 @@ def budget_check(*, job: Job, now: dt.datetime) -> None:
     left = float(Decimal(job.budget_usd) - spent)
     if spent and left <= 0:
         raise _refused(job, f"${spent:,.2f} are spent already; give more, or stop the job.")
-    pace_s, whose = best_pace(job)
+    pace_s, size, whose = best_pace(job)
     price = lowest_usd_per_hour(job.config.get("resources") or {}) if is_planned(job) else None
     if pace_s is None or price is None:
         return
     fewest = worker_limits(job=job)[0]
-    speed, steps_left = speed_of(measured_s={job.num_workers: pace_s}), max(0, job.goal_steps - job.current_step)
+    speed, steps_left = speed_of(measured_s={size: pace_s}), max(0, job.goal_steps - job.current_step)
     assert speed is not None
     hours = fewest * steps_left * speed.step_time_s(fewest) / 3600
     if hours * price > left:

@@ -7,6 +7,7 @@ import datetime as dt
 from django.db import transaction
 
 from jobs.errors import Invalid
+from jobs.machines import declared_size
 from jobs.models import Job, PlanState
 from jobs.scheduler.speed import Speed
 from jobs.selectors.plans import past_paces_s
@@ -27,7 +28,7 @@ def deadline_check(*, job: Job, now: dt.datetime) -> None:
             f"The deadline of {job.name} has passed.",
             fields={"deadline": [f"It was {job.deadline:%Y-%m-%d %H:%M} UTC; create the job anew with a later one."]},
         )
-    pace_s, whose = best_pace(job)
+    pace_s, _, whose = best_pace(job)
     steps_left, left_s = job.goal_steps - job.current_step, (job.deadline - now).total_seconds()
     if pace_s is not None and steps_left * pace_s > left_s:
         needed_h, left_h = steps_left * pace_s / 3600, left_s / 3600
@@ -38,18 +39,19 @@ def deadline_check(*, job: Job, now: dt.datetime) -> None:
         raise Invalid(f"{job.name} cannot meet its deadline.", fields={"deadline": [hint]})
 
 
-def best_pace(job: Job) -> tuple[float | None, str]:
-    """The shortest step known with the most workers, in seconds, and whose word it is."""
-    known = [(pace, "the fastest of earlier attempts with these settings") for pace in past_paces_s(job=job)]
+def best_pace(job: Job) -> tuple[float | None, int, str]:
+    """The shortest step known with the most workers, in seconds, the number of these, and whose word it is."""
+    words, size = "the fastest of earlier attempts with these settings", job.num_workers
+    known = [(pace, size, words) for pace in past_paces_s(job=job)]
     declared = (job.config.get("goal") or {}).get("step_time_s")
     if declared:
-        known.append((float(declared), "as the job file says"))
+        known.append((float(declared), declared_size(job), "as the job file says"))
     plan = PlanState.objects.filter(job=job).values_list("plan", flat=True).first() or {}
     if plan.get("step_time_1_s"):
         most = plan["limits"]["n_max"]
         speed = Speed(float(plan["step_time_1_s"]), float(plan["serial_share"]))
-        known.append((speed.step_time_s(most), f"its own pace, on {most} machines"))
-    return min(known) if known else (None, "")
+        known.append((speed.step_time_s(most), most, f"its own pace, on {most} machines"))
+    return min(known) if known else (None, size, "")
 
 
 def deadlines_sweep(*, now: dt.datetime) -> int:

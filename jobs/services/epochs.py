@@ -55,10 +55,9 @@ class Planned:
 
 def plans_store(*, planned: list[Planned], now: dt.datetime) -> list[Decision]:
     """Propose what changes, withdraw what no longer holds, keep the plans. Returns the new decisions."""
-    ours = _not_overtaken(planned, now)
-    made = _decide(ours, now)
+    made = _decide(planned, now)
     states, points = [], []
-    for one, decisions in zip(ours, made, strict=True):
+    for one, decisions in zip(planned, made, strict=True):
         state = state_of(one, decisions, now)
         states.append(state)
         if (point := point_of(one, state, now)) is not None:
@@ -72,7 +71,7 @@ def plans_store(*, planned: list[Planned], now: dt.datetime) -> list[Decision]:
     return [decision for decisions in made for decision in decisions]
 
 
-def _not_overtaken(planned: list[Planned], now: dt.datetime) -> list[Planned]:
+def not_overtaken(planned: list[Planned], now: dt.datetime) -> list[Planned]:
     """Those that no other epoch has planned since their rows were read: a slow one must not order a second time.
 
     One statement for all jobs that were planned at the same moment before.

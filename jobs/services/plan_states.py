@@ -53,7 +53,9 @@ def waits_for(one: Planned, made: list[Decision]) -> str:
 def _told(one: Planned, before: dict[str, Any], now: dt.datetime) -> dict[str, Any]:
     """The plan as pages, the API and the next epoch read it."""
     facts, wanted, wish = one.placed.facts, one.placed.wish, one.placed.today
-    total = facts.spent_usd + wanted.cost.expected if wanted.cost else None
+    first_usd = before.get("first_cost_usd")
+    if first_usd is None and wanted.cost is not None:
+        first_usd = round(facts.spent_usd + wanted.cost.expected, 4)
     told: dict[str, Any] = {
         "at": now.isoformat(),
         "rule": wanted.rule,
@@ -75,7 +77,7 @@ def _told(one: Planned, before: dict[str, Any], now: dt.datetime) -> dict[str, A
         "chance": wanted.chance,
         "last_safe_at": _moment(wanted.last_safe_s, now),
         "spent_usd": round(facts.spent_usd, 4),
-        "first_cost_usd": before.get("first_cost_usd", round(total, 4) if total is not None else None),
+        "first_cost_usd": first_usd,
         "steps_left": facts.steps_left,
         "step_time_s": facts.speed.step_time_s(max(1, facts.held)) if facts.speed else None,
         "step_time_1_s": facts.speed.step_time_1_s if facts.speed else None,
@@ -90,8 +92,6 @@ def _told(one: Planned, before: dict[str, Any], now: dt.datetime) -> dict[str, A
         told["spot"] = {
             "offer": spot.offer, "name": spot.name, "usd_per_hour": spot.usd_per_hour, "available": spot.available,
         }  # fmt: skip
-    if told["first_cost_usd"] is None and total is not None:
-        told["first_cost_usd"] = round(total, 4)
     return told
 
 

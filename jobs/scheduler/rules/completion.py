@@ -91,7 +91,7 @@ def propose(facts: CompletionFacts) -> list[Proposal]:
 def _is_answered(past: PastDecision, settings: Settings) -> bool:
     if past.status in ("approved", "executing"):
         return True
-    return past.status in ("rejected", "failed") and past.age_s < settings.cool_down_s
+    return past.status in ("rejected", "failed", "succeeded") and past.age_s < settings.cool_down_s
 
 
 def _rest_of_fall(found: Completion) -> Range | None:
