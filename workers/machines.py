@@ -125,7 +125,7 @@ def _sync_one(
         return
     if instance.status == "requested":
         _create(there, instance, refused, now)
-    elif instance.status == "terminating":
+    elif instance.status == "terminating" and (record is None or record["status"] not in ("stopping", "terminated")):
         _end(there, instance, now)
 
 
@@ -144,7 +144,10 @@ def _create(there: Provider, instance: Instance, refused: dict[int, Asked], now:
     if offer is None:
         return
     if (others := refused.get(offer.pk)) is not None:
-        _note(instance, others)
+        sent = {
+            name: instance.asked[name] for name in ("sent_at",) if name in instance.asked
+        }  # ours may have been made
+        _note(instance, others | sent)
         return
     num = int(instance.asked.get("num", 0)) + 1
     _note(instance, {**instance.asked, "sent_at": now.timestamp()})

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import httpx
 
 from trainer_client.backends.base import BackendError, LaunchSpec
 from trainer_client.backends.machine_files import SILENT_S, MachineFiles
+from trainer_client.backends.processes import dies_with_parent
 from trainer_client.backends.rank_files import rank_records, read_json
 from trainer_client.backends.spot_notice import SpotNotice
 from trainer_client.journal import write_durably
@@ -30,6 +32,7 @@ from trainer_client.protocol import CLEAN_EXITS, EXIT_STOPPED
 
 LOOK_S = 0.25
 SIGN_S = 2.0
+FATE_S = 1.0  # between looks at the other ranks, each a few files of every one
 NOTICE_S = 5.0  # as Amazon advises
 LOST_GRACE_S = 10.0  # for ranks that lost another one
 
@@ -42,7 +45,9 @@ class Agent:
         self.root = folder.parent
         self._once = once
         self._over = threading.Event()
+        self._next_sign = self._next_fate = 0.0
         self._keeper: subprocess.Popen[bytes] | None = None
+        self._spec: LaunchSpec | None = None
         self._launch: tuple[Path, int] | None = None
         self._told = False  # the keeper was sent SIGTERM
         self._kill_at: float | None = None
@@ -52,19 +57,27 @@ class Agent:
         """Until SIGTERM: the machine shuts down, and its rank leaves before."""
         self.files.make()
         signal.signal(signal.SIGTERM, lambda *_: self._over.set())
-        next_sign = 0.0
         while not self._over.wait(LOOK_S):
-            if time.monotonic() >= next_sign:
-                self.files.agent_write({"pid": os.getpid(), "address": _address()})
-                next_sign = time.monotonic() + SIGN_S
-            try:
-                self._look()
-            except (BackendError, OSError, ValueError) as error:  # the shared folder is away for a moment
-                print(f"agent: {error}", file=sys.stderr, flush=True)
-        if self._runs():
+            self._try(self._sign)
+            self._try(self._look)
+        while self._runs():  # it is saving, and the machine still lives
             self._end()
-            assert self._keeper is not None
-            self._keeper.wait()
+            self._try(self._sign)
+            time.sleep(LOOK_S)
+        self._try(self._conclude)
+
+    def _try(self, act: Callable[[], None]) -> None:
+        """The shared folder may be away for a moment."""
+        try:
+            act()
+        except (BackendError, OSError, ValueError) as error:
+            print(f"agent: {error}", file=sys.stderr, flush=True)
+
+    def _sign(self) -> None:
+        """Say now and then that the machine lives."""
+        if time.monotonic() >= self._next_sign:
+            self.files.agent_write({"pid": os.getpid(), "address": _address()})
+            self._next_sign = time.monotonic() + SIGN_S
 
     def is_first(self) -> bool:
         """False where an agent was started in the folder before."""
@@ -101,15 +114,20 @@ class Agent:
             self._start(*wanted)
 
     def _start(self, folder: Path, rank: int) -> None:
-        self._launch, self._told, self._kill_at, self._signs = (folder, rank), False, None, {}
+        """Run the rank. What cannot be read or begun now is tried again at the next look."""
         if (folder / "stop.json").exists():
             body = {"rank": rank, "exit_code": EXIT_STOPPED, "ended_at": time.time()}
             write_durably(folder / "ranks" / f"rank-{rank}.json", json.dumps(body).encode())
+            self._launch = folder, rank
             return
+        self._spec = LaunchSpec.from_json(json.loads((folder / "spec.json").read_bytes()))
         own = {"RANK": str(rank), "COUNTERFLOW_NODE_IP": _address(), "COUNTERFLOW_FORWARD_TERM": "1"}
         inherited = {key: value for key, value in os.environ.items() if key not in ("MASTER_ADDR", "MASTER_PORT")}
         argv = [sys.executable, "-m", "trainer_client.backends.rank_keeper", str(folder)]
-        self._keeper = subprocess.Popen(argv, env=inherited | own, stdin=subprocess.DEVNULL)
+        self._keeper = subprocess.Popen(
+            argv, env=inherited | own, stdin=subprocess.DEVNULL, preexec_fn=dies_with_parent()
+        )
+        self._launch, self._told, self._kill_at, self._signs = (folder, rank), False, None, {}
 
     def _conclude(self) -> None:
         """A keeper that was killed has left no word of its rank, which ended with it."""
@@ -126,11 +144,12 @@ class Agent:
     def _watch_rank(self) -> None:
         """End our rank when the launch is stopped, when another rank is lost, or when it stays on after the others have left."""
         assert self._launch is not None
-        folder, rank = self._launch
-        spec = LaunchSpec.from_json(read_json(folder / "spec.json") or {})
+        assert self._spec is not None
+        (folder, rank), spec = self._launch, self._spec
         if (folder / "stop.json").exists():
             self._end()  # the keeper knows the grace time
-        elif self._kill_at is None:
+        elif self._kill_at is None and time.monotonic() >= self._next_fate:
+            self._next_fate = time.monotonic() + FATE_S
             fate = self._fate_of_others(folder, spec, rank)
             if fate == "lost":
                 self._end()

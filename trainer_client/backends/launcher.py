@@ -157,7 +157,7 @@ class Launcher:
         if self._warm is None or time.monotonic() < self._warm_at:
             return
         if warm.can_be_warm(self.spec.command):
-            warm.warm_up(self._warm)
+            warm.warm_up(self._warm, os.environ | self.spec.env)
         self._warm = None
 
     def _grace_s(self) -> float:

@@ -117,13 +117,13 @@ def can_be_warm(command: Sequence[str]) -> bool:
     return ours and sys.platform.startswith("linux") and not glob.glob("/dev/nvidia[0-9]*")
 
 
-def warm_up(folder: Path) -> None:
-    """Start the process of `folder`, unless there is one. Returns at once."""
+def warm_up(folder: Path, env: Mapping[str, str] = os.environ) -> None:
+    """Start the process of `folder`, unless there is one, for workers under `env`. Returns at once."""
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "log", "wb") as log:
+    with open(folder / "log", "ab") as log:
         subprocess.Popen(
             [sys.executable, "-m", "trainer_client.backends.warm_process", str(folder)],
-            env=os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+            env={**env, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -45,7 +45,8 @@ class Server:
         signal.signal(signal.SIGTERM, lambda *_: (self._folder / warm.SOCKET).unlink(missing_ok=True))
         while self._is_wanted():
             for key, _ in self._selector.select(LOOK_S):
-                key.data(key.fileobj)
+                if self._selector.get_map().get(key.fd) is key:  # not ended with one before it
+                    key.data(key.fileobj)
         (self._folder / warm.SOCKET).unlink(missing_ok=True)
 
     def _is_wanted(self) -> bool:
@@ -55,16 +56,18 @@ class Server:
     def _take(self, listener: socket.socket) -> None:
         link, _ = listener.accept()
         link.settimeout(warm.ANSWER_S)
-        self._asked_at = time.monotonic()
         try:
             warm.send(link, self._greeting)
             order, handles = warm.received_with_handles(link)
         except (OSError, ValueError):
             link.close()  # not wanted as it is
             return
+        self._asked_at = time.monotonic()
         bind = processes.dies_with_parent()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # or a worker would take it for the server's
         if (pid := os.fork()) == 0:
             self._become(order, handles[0], bind)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         os.close(handles[0])
         with contextlib.suppress(OSError):
             warm.send(link, {"pid": pid})
@@ -94,6 +97,8 @@ class Server:
     def _become(self, order: dict[str, Any], output: int, bind: Callable[[], None] | None) -> NoReturn:
         """The worker, in a process of its own from here on."""
         try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             if bind is not None:
                 bind()
             self._let_go()
@@ -125,7 +130,6 @@ def work(argv: list[str]) -> None:
 
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, write_through=True)  # type: ignore[union-attr]
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.argv = [str(launch_finetune.__file__), *argv]
     if threads := os.environ.get("OMP_NUM_THREADS"):
         torch.set_num_threads(int(threads))

@@ -71,8 +71,9 @@ class AwsMachines:
         return self._record(region, made)
 
     def describe(self, token: str) -> Record | None:
-        found = [record for region in self.options.regions for record in self._find(region, {MACHINE: token})]
-        return found[0] if found else None
+        tags = {} if token.startswith("i-") else {MACHINE: token}  # one that carries none is known by its own id
+        found = (record for region in self.options.regions for record in self._find(region, tags))
+        return next((record for record in found if record["token"] == token), None)
 
     def terminate(self, token: str) -> Record | None:
         record = self.describe(token)
