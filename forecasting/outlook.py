@@ -25,7 +25,8 @@ LATE_SLOTS = 4  # how many times the deadline a late path is followed
 
 @dataclass(frozen=True)
 class Band:
-    """The mean of the paths, and the range that holds 80 % of them."""
+    """An expected value (of drawn paths the mean, of fitted curves the median), and the range that holds 80 % of them; infinite
+    where it is never reached."""
 
     expected: float
     low: float

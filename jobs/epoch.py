@@ -16,7 +16,7 @@ from jobs.priorities import fall_per_usd, priorities_of
 from jobs.scheduler.placing import Frame, placed
 from jobs.scheduler.planner import Markets, PlanFacts, Wish, uses_programme
 from jobs.scheduler.priority import Priority
-from jobs.scheduler.procurement import Standing
+from jobs.scheduler.procurement import ASK_KIND, Standing
 from jobs.scheduler.tasks import deadline_slots, situation_of
 from jobs.scheduler.wishes import wishes
 from jobs.selectors.planning import (
@@ -26,7 +26,7 @@ from jobs.selectors.planning import (
     on_demand_spent_usd,
     planned_jobs,
     plans_due,
-    rules_by_scope,
+    rules_by_kind,
 )
 from jobs.selectors.policy_weights import leaders
 from jobs.services.epochs import Planned, Seen, not_overtaken, plans_store
@@ -69,7 +69,7 @@ def epoch_read(*, now: dt.datetime, jobs: list[Job]) -> Epoch:
     """All the rows of an epoch, in a fixed number of queries."""
     slot_s, every_s = float(settings.PLAN_SLOT_S), float(settings.PLAN_EVERY_S)
     rows = job_rows(jobs=jobs, now=now, since=now - dt.timedelta(seconds=12 * slot_s))
-    rules = rules_by_scope(jobs=jobs, kind="switch_to_on_demand")
+    rules = rules_by_kind(jobs=jobs, kinds=[ASK_KIND])
     offers = offers_for_planning()
     known = leaders(offers=[one.offer for one in offers if one.offer.is_spot])
     return Epoch(now, jobs, rows, offers, rules, slot_s, every_s, known)

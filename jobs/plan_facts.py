@@ -23,10 +23,12 @@ from jobs.selectors.market import offer_series
 from jobs.selectors.planning import (
     JobRows,
     OfferNow,
+    Rules,
     boot_of,
     changeover_left,
     changeover_of,
     held_by_offer,
+    rule_in_force,
     step_times,
 )
 from jobs.services.resizes import worker_limits
@@ -44,7 +46,7 @@ class Epoch:
     jobs: list[Job]
     rows: dict[int, JobRows]
     offers: list[OfferNow]
-    rules: dict[tuple[int, int | None], Rule]
+    rules: Rules
     slot_s: float
     every_s: float
     known: dict[tuple[str, str], PolicyWeights] = field(default_factory=dict)
@@ -158,7 +160,7 @@ def _declared(job: Job) -> Speed | None:
 
 def _approval_s(epoch: Epoch, rows: JobRows) -> float:
     """How long on-demand may have to wait for an answer: not at all where a rule gives it."""
-    rule = epoch.rules.get((rows.job.team_id, rows.job.pk)) or epoch.rules.get((rows.job.team_id, None))
+    rule = rule_in_force(epoch.rules, rows.job, procurement.ASK_KIND)
     if rule is not None and rule.autonomy in ("auto", "auto_within_limits"):
         return 0.0
     return float(rule.default_after_s) if rule is not None else float(Rule._meta.get_field("default_after_s").default)

@@ -26,6 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from forecasting.outlook import HIGH, LOW, Band
+
 Floats = NDArray[np.float64]
 
 EXPONENTS = np.geomspace(0.15, 3.0, 14)
@@ -42,16 +44,6 @@ MODEL_ERROR = 0.003  # of the loss: what even the best curve is taken to be off 
 MAX_PULL = 3.0  # robust standard deviations
 NOW_SHARE = 0.1  # of the curve, over which the loss of now is pooled
 AHEAD = 0.1  # of the budget: the steps whose improvement is told
-LOW, HIGH = 0.1, 0.9
-
-
-@dataclass(frozen=True)
-class Range:
-    """An expected value (the median) with its 80 % range; infinite where it is not reached."""
-
-    expected: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -72,14 +64,14 @@ class LossFit:
     def is_known(self) -> bool:
         return self.kind == "power"
 
-    def steps_to(self, target: float) -> Range:
+    def steps_to(self, target: float) -> Band:
         """Steps still to come until the loss is `target`. Infinite for what the curves do not reach."""
         if not math.isfinite(self.loss):
-            return Range(math.inf, 0.0, math.inf)
+            return Band(math.inf, 0.0, math.inf)
         if self.loss <= target:
-            return Range(0.0, 0.0, 0.0)
+            return Band(0.0, 0.0, 0.0)
         if not self.is_known:
-            return Range(math.inf, math.inf, math.inf)
+            return Band(math.inf, math.inf, math.inf)
         return _range(self._steps(target), self.weight)
 
     def chance_within(self, target: float, num_steps: float) -> float:
@@ -88,10 +80,10 @@ class LossFit:
             return float(math.isfinite(self.loss) and self.loss <= target)
         return float(self.weight[self._steps(target) <= num_steps].sum())
 
-    def fall(self, num_steps: float) -> Range:
+    def fall(self, num_steps: float) -> Band:
         """By how much the next `num_steps` steps lower the loss; 0 where no improvement is to be expected."""
         if not self.is_known or num_steps <= 0:
-            return Range(0.0, 0.0, 0.0)
+            return Band(0.0, 0.0, 0.0)
         ratio = (self.step + num_steps + self.shift) / (self.step + self.shift)
         return _range(self.a * (1 - ratio**-self.b), self.weight)
 
@@ -213,9 +205,9 @@ class Completion:
     kind: str
     loss: float | None
     target: float | None
-    ends: Range
+    ends: Band
     chance: float | None
-    fall: Range
+    fall: Band
     fall_steps: int
 
     @property
@@ -232,7 +224,7 @@ class Completion:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Completion:
-        ranges = {name: Range(**data[name]) for name in ("ends", "fall")}
+        ranges = {name: Band(**data[name]) for name in ("ends", "fall")}
         return cls(**{**data, **ranges})
 
     def sentence(self) -> str:
@@ -257,19 +249,19 @@ def completion_of(fit: LossFit, *, step: int, budget: int, target: float | None)
     ahead = max(1, min(left, round(AHEAD * budget)))
     known = math.isfinite(fit.loss)
     if target is None or not known:
-        ends = Range(budget, budget, budget)
+        ends = Band(budget, budget, budget)
     else:
         to_go = fit.steps_to(target)
-        ends = Range(*(float(min(budget, step + steps)) for steps in (to_go.expected, to_go.low, to_go.high)))
+        ends = Band(*(float(min(budget, step + steps)) for steps in (to_go.expected, to_go.low, to_go.high)))
     chance = fit.chance_within(target, left) if target is not None else None
     return Completion(step, budget, fit.kind, fit.loss if known else None, target, ends, chance, fit.fall(ahead), ahead)
 
 
-def _range(values: Floats, weight: Floats) -> Range:
+def _range(values: Floats, weight: Floats) -> Band:
     """Weighted 10, 50 and 90 % points of values [K]."""
     order = np.argsort(values)
     sums = np.cumsum(weight[order])
     low, middle, high = (
         float(values[order][min(len(order) - 1, int(np.searchsorted(sums, q * sums[-1])))]) for q in (LOW, 0.5, HIGH)
     )
-    return Range(middle, low, high)
+    return Band(middle, low, high)

@@ -7,7 +7,7 @@ from typing import Any
 
 from forecasting.outlook import Band, Outlook
 from jobs.scheduler.planner import PlanFacts, Wish
-from jobs.scheduler.procurement import ON_DEMAND, Settings, Standing, allocation_args, proposal_of, saving_usd
+from jobs.scheduler.procurement import ASK_KIND, ON_DEMAND, Settings, Standing, allocation_args, proposal_of, saving_usd
 from jobs.scheduler.proposal import Effect, Proposal
 
 
@@ -31,7 +31,7 @@ def on_demand_proposal(
     if standby:
         args["up_to"] = wish.on_demand
     proposal = proposal_of(
-        facts, wish, standing, "switch_to_on_demand", ON_DEMAND, _ask_words(facts, wish, price, cap, standby), args
+        facts, wish, standing, ASK_KIND, ON_DEMAND, _ask_words(facts, wish, price, cap, standby), args
     )
     waiting = waiting_usd_per_hour(facts)
     evidence = {

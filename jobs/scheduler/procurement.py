@@ -17,7 +17,8 @@ from jobs.scheduler.proposal import Proposal
 
 RULE = "planner"
 MACHINES, ON_DEMAND = "machines", "on_demand"  # subjects: what may happen by rule, and what may have to be asked
-KINDS = ("procure", "release", "switch_to_on_demand", "migrate", "idle", "preempt_job")
+ASK_KIND = "switch_to_on_demand"  # what is asked for on-demand that nothing covers
+KINDS = ("procure", "release", ASK_KIND, "migrate", "idle", "preempt_job")
 ASK_AHEAD = 3  # looks of the planner, before a cover runs out
 DEADLINE = ("guard", "late")
 HARD = ("budget", "probe")

@@ -23,6 +23,7 @@ ACTIVE = ("queued", "running", "recovering")
 MIN_STEPS = 5  # of an attempt, before its pace is believed
 MAX_ALIKE = 2_000
 ASKED = ("requested", "provisioning")
+Rules = dict[tuple[int, int | None, str], Rule]  # (team id, job id or None, kind) -> rule
 
 
 @dataclass
@@ -202,16 +203,15 @@ def offers_for_planning() -> list[OfferNow]:
     return found
 
 
-def rules_by_scope(*, jobs: Sequence[Job], kind: str) -> dict[tuple[int, int | None], Rule]:
-    """(team id, job id or None) -> the rule in force for a kind. One query."""
-    rows = Rule.objects.filter(team__in={job.team_id for job in jobs}, kind=kind, enabled=True)
-    return {(rule.team_id, rule.job_id): rule for rule in rows}
-
-
-def rules_by_kind(*, jobs: Sequence[Job], kinds: Sequence[str]) -> dict[tuple[int, int | None, str], Rule]:
-    """(team id, job id or None, kind) -> the rule in force. One query."""
+def rules_by_kind(*, jobs: Sequence[Job], kinds: Sequence[str]) -> Rules:
+    """The rules in force. One query."""
     rows = Rule.objects.filter(team__in={job.team_id for job in jobs}, kind__in=kinds, enabled=True)
     return {(rule.team_id, rule.job_id, rule.kind): rule for rule in rows}
+
+
+def rule_in_force(rules: Rules, job: Job, kind: str) -> Rule | None:
+    """The job's own rule of a kind, else its team's."""
+    return rules.get((job.team_id, job.pk, kind)) or rules.get((job.team_id, None, kind))
 
 
 def step_times(rows: JobRows) -> tuple[dict[int, float], tuple[int, float] | None, list[float]]:

@@ -9,8 +9,9 @@ from statistics import median
 
 from django.db.models import Max
 
+from forecasting.outlook import Band
 from jobs.models import Attempt, Job, SignalState, Worker
-from jobs.scheduler.completion import Completion, Range
+from jobs.scheduler.completion import Completion
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def progress_of(job: Job, pace: Pace, now: dt.datetime, completion: Completion |
         return Progress(job.current_step, job.goal_steps, share, completion=completion)
     goal = float(job.goal_steps)
     early = completion is not None and completion.ends_early
-    ends = completion.ends if completion is not None and early else Range(goal, goal, goal)
+    ends = completion.ends if completion is not None and early else Band(goal, goal, goal)
 
     def at(step: float, step_time_s: float) -> dt.datetime:
         return now + dt.timedelta(seconds=max(0.0, step - job.current_step) * step_time_s)

@@ -17,6 +17,7 @@ from django.db import IntegrityError, transaction
 from jobs.models import Approval, Command, Decision, Event, Job, PlanState, Rule
 from jobs.scheduler.autonomy import Usage, Verdict
 from jobs.scheduler.proposal import Proposal
+from jobs.selectors.planning import Rules, rule_in_force
 from jobs.services.approvals import approved_words, decision_key
 from jobs.services.commands import command_made, command_ring, issued_event
 from jobs.services.decisions import (
@@ -42,9 +43,7 @@ class Offered:
     stands: bool = False
 
 
-def decisions_propose(
-    *, offered: Sequence[Offered], rules: dict[tuple[int, int | None, str], Rule], now: dt.datetime
-) -> list[Decision | None]:
+def decisions_propose(*, offered: Sequence[Offered], rules: Rules, now: dt.datetime) -> list[Decision | None]:
     """One answer per proposal, in order, as `decision_propose` gives it. `rules`: (team id, job id or None, kind) -> rule."""
     answers: list[Decision | None] = [None] * len(offered)
     fit: list[tuple[int, Offered, Rule, Verdict]] = []
@@ -66,11 +65,9 @@ def decisions_propose(
     return answers
 
 
-def _rule(one: Offered, rules: dict[tuple[int, int | None, str], Rule]) -> Rule:
+def _rule(one: Offered, rules: Rules) -> Rule:
     team, kind = one.job.team, one.proposal.kind
-    return (
-        rules.get((team.pk, one.job.pk, kind)) or rules.get((team.pk, None, kind)) or rule_unset(team=team, kind=kind)
-    )
+    return rule_in_force(rules, one.job, kind) or rule_unset(team=team, kind=kind)
 
 
 def _alone(one: Offered, now: dt.datetime) -> Decision | None:

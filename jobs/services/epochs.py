@@ -11,13 +11,13 @@ from typing import Any
 from forecasting.outlook import Outlook
 from forecasting.policies.epoch import Pass
 from forecasting.problem import Offer as Market
-from jobs.models import Decision, Offer, PlanPoint, PlanState, Rule
+from jobs.models import Decision, Offer, PlanPoint, PlanState
 from jobs.scheduler.placing import Frame, Placed, ask_args, ask_proposal, change_proposal
 from jobs.scheduler.planner import PlanFacts, slot_of
 from jobs.scheduler.priority import Priority
 from jobs.scheduler.procurement import KINDS, MACHINES, ON_DEMAND
 from jobs.scheduler.proposal import Proposal
-from jobs.selectors.planning import JobRows, rules_by_kind
+from jobs.selectors.planning import JobRows, Rules, rules_by_kind
 from jobs.services.decision_batches import Offered, decisions_propose
 from jobs.services.decisions import decision_withdraw
 from jobs.services.market_pasts import past_keep
@@ -130,7 +130,7 @@ class _Keeper:
     """Stores proposals with what is needed to make them again; the past of an offer is kept once for all."""
 
     now: dt.datetime
-    rules: dict[tuple[int, int | None, str], Rule]
+    rules: Rules
     pasts: dict[tuple[int, float], int] = field(default_factory=dict)
 
     def propose(self, wanted: list[tuple[Planned, Proposal | None]]) -> list[Decision | None]:

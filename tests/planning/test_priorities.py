@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
+from forecasting.outlook import Band
 from jobs.epoch import plans_tick
 from jobs.models import Attempt, Command, Decision, Instance, Job, Offer, PlanState, SignalState, Snapshot, Team
-from jobs.scheduler.completion import Completion, Range
+from jobs.scheduler.completion import Completion
 from jobs.selectors.jobs import job_lines
 from jobs.services.approvals import decision_approve, decision_reject
 from jobs.services.boosts import job_boost
@@ -38,7 +39,7 @@ def fitted(
     job: Job, *, ends: tuple[float, float, float], target: float | None = 1.0, chance: float | None = 0.95
 ) -> None:
     found = Completion(
-        job.current_step, job.goal_steps, "power", 1.2, target, Range(*ends), chance, Range(0.02, 0.01, 0.03), 90
+        job.current_step, job.goal_steps, "power", 1.2, target, Band(*ends), chance, Band(0.02, 0.01, 0.03), 90
     )
     SignalState.objects.update_or_create(job=job, defaults={"completion": found.as_json()})
 

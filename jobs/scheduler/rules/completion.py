@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from jobs.scheduler.completion import Completion, Range
+from forecasting.outlook import Band
+from jobs.scheduler.completion import Completion
 from jobs.scheduler.priority import NEAR_GOAL
 from jobs.scheduler.proposal import Proposal
 from jobs.scheduler.situation import PastDecision
@@ -94,12 +95,12 @@ def _is_answered(past: PastDecision, settings: Settings) -> bool:
     return past.status in ("rejected", "failed", "succeeded") and past.age_s < settings.cool_down_s
 
 
-def _rest_of_fall(found: Completion) -> Range | None:
+def _rest_of_fall(found: Completion) -> Band | None:
     """Of the loss until the last step: what the told steps bring, and no more than in proportion after them."""
     if not found.fall_steps:
         return None
     times = max(1.0, (found.budget - found.step) / found.fall_steps)
-    return Range(*(times * value for value in (found.fall.expected, found.fall.low, found.fall.high)))
+    return found.fall.scaled(times)
 
 
 def _proposal(facts: CompletionFacts, kind: str, settings: Settings, sentence: str) -> Proposal:
