@@ -8,7 +8,6 @@ from django.conf import settings
 
 from forecasting.outlook import Outlook
 from forecasting.policies.epoch import spot_only_outlook
-from jobs.completions import completion_known
 from jobs.models import Decision, Job
 from jobs.plan_facts import Epoch, facts_of, on_demand_usd_per_hour, past_read, spot_left
 from jobs.preemptions import rooms_found, rooms_store, rooms_tell, who_took_its_place
@@ -123,7 +122,7 @@ def _planned(
     seen = Seen(facts, epoch.slot_s, clock_s, found[0].made_for, offer, epoch.markets.past_of(facts))
     return Planned(
         rows, one, frame, seen, lambda: without_on_demand(one.facts, epoch.markets, clock_s), priority,
-        fall_per_usd(facts, completion_known(rows.job)), found[0].size, lacks, who_took_its_place(epoch, rows, found[0].size),
+        fall_per_usd(facts, epoch.completion(rows.job)), found[0].size, lacks, who_took_its_place(epoch, rows, found[0].size),
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from jobs.deadlines import CHANGEOVER_S
 from jobs.machines import allowed_words, declared_size, may_use, policy_asked, spot_policy
 from jobs.models import Job, Offer, PolicyWeights, Rule
 from jobs.scheduler import procurement
+from jobs.scheduler.completion import Completion
 from jobs.scheduler.kinds import Kind, kind_of
 from jobs.scheduler.planner import SELECTOR, Followed, Markets, PlanFacts, SpotQuote, slot_of, uses_programme
 from jobs.scheduler.speed import Speed, pace_spread, speed_of
@@ -53,6 +54,7 @@ class Epoch:
     kinds: dict[tuple[str, str], tuple[Offer, Kind]] = field(default_factory=dict)  # that jobs of the selector were of
     markets: Markets = field(init=False)
     limits: procurement.Settings = field(init=False)
+    completions: dict[int, Completion | None] = field(init=False, default_factory=dict)  # by job, read once
 
     def __post_init__(self) -> None:
         self.markets = Markets(self.slot_s)
@@ -60,11 +62,19 @@ class Epoch:
         self.held = held_by_offer(list(self.rows.values()))
         self.held_by_all = {offer: sum(jobs.values()) for offer, jobs in self.held.items()}
         self.gpus: dict[int, int] = defaultdict(int)
+        self.by_team: dict[int, list[JobRows]] = defaultdict(list)
         self.lacking: dict[int, dict[int, tuple[float, int]]] = defaultdict(dict)  # team -> job -> (priority, machines)
         for rows in self.rows.values():
+            self.by_team[rows.job.team_id].append(rows)
             self.gpus[rows.job.team_id] += max(rows.gpus(), rows.ordered)
             if rows.state is not None and (lacks := rows.state.plan.get("lacks")):
                 self.lacking[rows.job.team_id][rows.job.pk] = (rows.state.priority, lacks)
+
+    def completion(self, job: Job) -> Completion | None:
+        """How far a job is from its target, as it was last fitted."""
+        if job.pk not in self.completions:
+            self.completions[job.pk] = completion_known(job)
+        return self.completions[job.pk]
 
     def kept_for_others(self, job: Job, effective: float) -> int:
         """Machines that jobs of its team that come first still lack."""
@@ -98,7 +108,7 @@ def facts_of(epoch: Epoch, rows: JobRows) -> PlanFacts:
     low, high = worker_limits(job=job)
     high = max(low, min(high, job.num_workers)) if not _nodes(job).get("max") else high
     speed = speed_of(measured_s=measured, now=running) or _declared(job)
-    steps_left, steps_spread = work_left(job, completion_known(job))
+    steps_left, steps_spread = work_left(job, epoch.completion(job))
     changeover_s = (changeover_of(rows) or min(CHANGEOVER_S, epoch.slot_s)) + boot_of(rows)
     facts = PlanFacts(
         policy=spot_policy(job),

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Max
-
-from jobs.models import Attempt, Decision, Snapshot
-from jobs.plan_facts import Epoch, facts_of
+from jobs.holders import holders_read, machines_of
+from jobs.models import Decision
+from jobs.plan_facts import Epoch
 from jobs.scheduler.planner import PlanFacts
 from jobs.scheduler.proposal import Proposal
-from jobs.scheduler.victims import KIND, Holder, Machines, Need, room_proposal, situation_json, victims
+from jobs.scheduler.victims import KIND, Need, room_proposal, situation_json, victims
 from jobs.selectors.planning import JobRows
 from jobs.services.decisions import decision_propose, decision_withdraw
 from jobs.services.epochs import Planned
@@ -37,22 +36,32 @@ def rooms_found(epoch: Epoch, planned: Sequence[Planned]) -> tuple[list[Room], l
 
     The first job in the order is served first; a holder makes room for one job at a time.
     """
+    needs = _needs(epoch, planned)
+    teams = {one.rows.job.team_id for one, _, _ in needs}
+    all_holders = holders_read(epoch, teams, {one.rows.job.pk: one.seen.facts for one in planned})
     rooms: dict[int, Room] = {}
+    for one, need, offer in needs:
+        holders = [h for h in all_holders.of_use(one.rows, offer) if h.key not in rooms]
+        chosen = victims(need, holders)
+        machines = {way.holder.key: machines_of(epoch.rows[way.holder.key]) for way in chosen}
+        for way in chosen:
+            key, kept = way.holder.key, situation_json(need, holders, machines)
+            rooms[key] = Room(epoch.rows[key], room_proposal(need, way, machines[key]), kept)
+    return list(rooms.values()), _groundless(epoch, planned, rooms)
+
+
+def _needs(epoch: Epoch, planned: Sequence[Planned]) -> list[tuple[Planned, Need, int | None]]:
+    """The first jobs of each team that lack machines, what each needs, and the spot offer where that is what is scarce."""
     served: Counter[int] = Counter()
+    found = []
     for one in planned:
         team, offer = one.rows.job.team_id, _scarce_offer(one)
         if served[team] == MAX_NEEDS or not (one.lacks or offer):
             continue
         served[team] += 1
-        if (need := need_of(epoch, one)) is None:
-            continue
-        holders = [h for h in holders_for(epoch, one.rows, offer) if h.key not in rooms]
-        chosen = victims(need, holders)
-        machines = {way.holder.key: _machines(epoch.rows[way.holder.key]) for way in chosen}
-        for way in chosen:
-            key, kept = way.holder.key, situation_json(need, holders, machines)
-            rooms[key] = Room(epoch.rows[key], room_proposal(need, way, machines[key]), kept)
-    return list(rooms.values()), _groundless(epoch, planned, rooms)
+        if (need := need_of(epoch, one, offer)) is not None:
+            found.append((one, need, offer))
+    return found
 
 
 def rooms_store(*, rooms: Sequence[Room], groundless: Sequence[Decision], now: dt.datetime) -> list[Decision]:
@@ -112,10 +121,9 @@ def _groundless(epoch: Epoch, planned: Sequence[Planned], rooms: Mapping[int, Ro
     return found
 
 
-def need_of(epoch: Epoch, one: Planned) -> Need | None:
+def need_of(epoch: Epoch, one: Planned, offer: int | None) -> Need | None:
     """What a job lacks that others of its team hold: it cannot start, or would miss its deadline. None where that is not so."""
     facts, size = one.placed.facts, one.placed.wish.size
-    offer = _scarce_offer(one)
     wanted: int | None = facts.n_min
     if offer is not None and facts.spot is not None:
         size, held, why = 0, facts.spot.available, f"there is no spot left in {facts.spot.name}"
@@ -167,75 +175,8 @@ def _scarce_offer(one: Planned) -> int | None:
 def _being_freed(epoch: Epoch, winner: JobRows, offer: int | None) -> int:
     """Machines of others that are on their way out already."""
     num = 0
-    for rows in _team(epoch, winner):
-        there = sum(m.status != "terminated" and (offer is None or m.offer_id == offer) for m in rows.machines)
-        num += max(0, there - rows.staying)
+    for rows in epoch.by_team[winner.job.team_id]:
+        if rows is not winner:
+            there = sum(m.status != "terminated" and (offer is None or m.offer_id == offer) for m in rows.machines)
+            num += max(0, there - rows.staying)
     return num
-
-
-def _team(epoch: Epoch, winner: JobRows) -> list[JobRows]:
-    mine = winner.job
-    return [rows for rows in epoch.rows.values() if rows.job.team_id == mine.team_id and rows.job.pk != mine.pk]
-
-
-def holders_for(epoch: Epoch, winner: JobRows, offer: int | None) -> list[Holder]:
-    """The jobs of the team that hold machines, those of one spot offer only where that is what is scarce. Two queries."""
-    team = [rows for rows in _team(epoch, winner) if _held(rows, offer)]
-    saved = dict(
-        Snapshot.objects.filter(job__in=[r.job.pk for r in team], kind="gradient", status__in=("complete", "verified"))
-        .order_by()
-        .values("job")
-        .annotate(step=Max("step"))
-        .values_list("job", "step")
-    )
-    newest = {rows.attempts[-1].pk: rows.job.pk for rows in team if rows.attempts}
-    known = dict(Attempt.objects.filter(pk__in=newest).values_list("pk", "capabilities"))
-    savers = {newest[pk] for pk, words in known.items() if "resize" in words}
-    return [_holder(epoch, rows, offer, saved.get(rows.job.pk), rows.job.pk in savers) for rows in team]
-
-
-def _held(rows: JobRows, offer: int | None) -> int:
-    """Machines that would be of use: all, or those of the spot offer where it holds no others."""
-    held = rows.held("spot") + rows.held("on_demand")
-    return held if offer is None or rows.held_in(offer) == held else 0
-
-
-def _machines(rows: JobRows) -> Machines:
-    offers = [str(m.offer.uuid) for m in rows.machines if m.offer and m.kind == "spot" and m.status == "running"]
-    return Machines(rows.held("spot"), rows.held("on_demand"), offers[-1] if offers else "")
-
-
-def _holder(epoch: Epoch, rows: JobRows, offer: int | None, saved_step: int | None, can_save: bool) -> Holder:
-    facts, state = facts_of(epoch, rows), rows.state
-    priority = (state.plan.get("priority") if state else None) or {}
-    attempt = rows.attempts[-1] if rows.attempts else None
-    running_at = attempt.running_at if attempt is not None and attempt.ended_at is None else None
-    prices = [float(m.price_usd_per_hour) for m in rows.machines if m.status == "running"]
-    unsaved_s = None
-    if saved_step is not None and facts.speed is not None:
-        unsaved_s = max(0, rows.job.current_step - saved_step) * facts.speed.step_time_s(max(1, facts.held))
-    return Holder(
-        key=rows.job.pk,
-        name=rows.job.name,
-        effective=state.priority if state else float(rows.job.priority + rows.job.boost),
-        held=_held(rows, offer),
-        n_min=facts.n_min,
-        usd_per_hour=sum(prices) / len(prices) if prices else 0.0,
-        changeover_s=facts.changeover_s,
-        unsaved_s=unsaved_s,
-        runs_s=(epoch.now - running_at).total_seconds() if running_at else 0.0,
-        min_run_s=max(epoch.limits.min_run_s, 2 * facts.changeover_s),
-        can_save=can_save,
-        is_protected=bool(priority.get("is_protected")),
-        is_moving=rows.target is not None,
-        gave_way=rows.gave_way is not None,
-        slack_s=_slack_s(facts),
-    )
-
-
-def _slack_s(facts: PlanFacts) -> float | None:
-    """Time in hand before its deadline with the machines held; None where it has none, or misses it as it is."""
-    if facts.speed is None or facts.time_left_s is None or not facts.held:
-        return None
-    slack_s = facts.time_left_s - facts.steps_left * facts.speed.step_time_s(facts.held)
-    return slack_s if slack_s >= 0 else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from jobs.completions import completion_known
 from jobs.plan_facts import Epoch
 from jobs.scheduler.completion import Completion
 from jobs.scheduler.planner import PlanFacts
@@ -24,13 +23,13 @@ def priorities_of(epoch: Epoch, facts: Mapping[int, PlanFacts]) -> dict[int, Pri
             gains[rows.job.team_id].append(gain)
     found: dict[int, Priority] = {}
     for team, ids in by_team.items():
-        contenders = [contender_of(epoch.rows[pk], facts[pk]) for pk in ids]
+        contenders = [contender_of(epoch.rows[pk], facts[pk], epoch.completion(epoch.rows[pk].job)) for pk in ids]
         found |= dict(zip(ids, priorities(contenders, gains=gains[team]), strict=True))
     return found
 
 
-def contender_of(rows: JobRows, facts: PlanFacts) -> Contender:
-    job, completion = rows.job, completion_known(rows.job)
+def contender_of(rows: JobRows, facts: PlanFacts, completion: Completion | None) -> Contender:
+    job = rows.job
     return Contender(
         file=job.priority,
         boost=job.boost,

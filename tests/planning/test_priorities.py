@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from forecasting.outlook import Band
 from jobs.epoch import plans_tick
@@ -192,6 +194,38 @@ def test_a_running_job_that_would_miss_its_deadline_gets_room_and_one_that_makes
     plans_tick(now=later(11))
     decision.refresh_from_db()
     assert (decision.status, decision.failure) == ("expired", "The job that it was to make room for needs it no more.")
+
+
+def test_who_holds_machines_is_read_once_however_many_jobs_of_however_many_teams_need_room() -> None:
+    wide = make_market(spot=40, past=[40] * 100)
+
+    def team_that_waits(num: int) -> Cast:
+        """Nobody has a snapshot to fall back on: all are looked at, and nobody is asked."""
+        cast = make_cast()
+        Team.objects.filter(pk=cast.team.pk).update(max_gpus=4)
+        holder(cast, wide)
+        Snapshot.objects.all().delete()
+        waiting(cast, num)
+        return cast
+
+    def waiting(cast: Cast, num: int) -> None:
+        for _ in range(num):
+            planned_job(cast.team, nodes=(2, 2), hours=40.0, priority=10)
+
+    def queries(at: float) -> int:
+        plans_tick(now=later(at))  # what is new is ordered, or found to wait
+        with CaptureQueriesContext(connection) as captured:
+            assert plans_tick(now=later(at + 400)) == []
+        assert rooms() == []
+        assert any("jobs_snapshot" in query["sql"] for query in captured), "holders were looked at"
+        return len(captured)
+
+    first = team_that_waits(1)
+    few = queries(0)
+    waiting(first, 2)
+    for _ in range(2):
+        team_that_waits(3)
+    assert queries(1000) == few
 
 
 def test_a_rule_may_let_jobs_make_room_by_itself_within_its_limit(cast: Cast, market: Offer) -> None:
