@@ -6,6 +6,19 @@ from django.db import models
 
 from jobs.models.jobs import Job
 
+# What a planned job lacks, as the queue reads it; `waits_for` says it in words.
+WAITS = [
+    ("", "nothing"),
+    ("quota", "GPUs of its team"),
+    ("gave_way", "the end of the job that took its place"),
+    ("spot", "spot machines"),
+    ("offer", "an offer that its file allows"),
+    ("approval", "an answer"),
+    ("budget", "money"),
+    ("machines", "machines that are being started"),
+]
+MAY_COME = ("quota", "gave_way", "spot")  # when machines of the team have ended
+
 
 class PlanState(models.Model):
     """One row per planned job: when it is due, why, and the last plan. Only `jobs/services/plans.py` writes it."""
@@ -16,6 +29,7 @@ class PlanState(models.Model):
     planned_at = models.DateTimeField(null=True)
     changed_at = models.DateTimeField(null=True, help_text="When the wanted numbers of machines last changed")
     waits_for = models.CharField(max_length=200, blank=True, help_text="Why it has not what it wants, for the queue")
+    waits_on = models.CharField(max_length=16, blank=True, choices=WAITS, help_text="What it lacks: one of WAITS")
     priority = models.FloatField(default=0.0, help_text="Effective: jobs/scheduler/priority.py; the queue's order")
     plan = models.JSONField(default=dict, help_text="The last plan: jobs/scheduler/outlook.py")
 

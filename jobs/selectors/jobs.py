@@ -17,7 +17,6 @@ from jobs.selectors.costs import job_costs_usd
 from jobs.selectors.progress import Progress, progresses
 from jobs.states import JOB_ACTIVE, JOB_OVER
 
-ON_THEIR_WAY = "machines are being started"
 SHOWS = {"active": JOB_ACTIVE, "draft": ("draft",), "ended": JOB_OVER, "all": ("draft", *JOB_ACTIVE, *JOB_OVER)}
 ORDERS = {
     "new": ("-id",),
@@ -81,8 +80,8 @@ def queue_places(*, teams: set[int]) -> dict[int, int]:
 
     One whose machines are on their way has had its turn.
     """
-    waiting = Job.objects.filter(team__in=teams, status__in=JOB_ACTIVE, plan_state__waits_for__gt="")
-    waiting = waiting.exclude(plan_state__waits_for__startswith=ON_THEIR_WAY)
+    waiting = Job.objects.filter(team__in=teams, status__in=JOB_ACTIVE, plan_state__isnull=False)
+    waiting = waiting.exclude(plan_state__waits_on__in=("", "machines"))
     rows = waiting.order_by("-plan_state__priority", "submitted_at", "pk").values_list("pk", "team_id")
     places: dict[int, int] = {}
     seen: Counter[int] = Counter()

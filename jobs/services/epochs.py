@@ -63,7 +63,7 @@ def plans_store(*, planned: list[Planned], now: dt.datetime) -> list[Decision]:
         if (point := point_of(one, state, now)) is not None:
             points.append(point)
     # The rows exist; an upsert writes many of them several times as fast as an update with a case for each.
-    fields = ["planned_at", "waits_for", "priority", "plan"]
+    fields = ["planned_at", "waits_for", "waits_on", "priority", "plan"]
     PlanState.objects.bulk_create(
         states, update_conflicts=True, unique_fields=["pk"], update_fields=fields, batch_size=500
     )

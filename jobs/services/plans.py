@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 
-from django.db.models import Q
-
 from jobs.models import Job, PlanState, Team
+from jobs.models.plans import MAY_COME
 from jobs.states import JOB_ACTIVE
 
 PACE_MOVE = 0.3  # a step time that is off by such a share is news
@@ -27,10 +26,9 @@ def plan_ask(*, job: Job, now: dt.datetime, why: str) -> None:
 
 def plans_ask_waiting(*, team: Team, now: dt.datetime) -> None:
     """Machines have ended: those that wait for room and come first are planned at once."""
-    of_use = Q()
-    for words in ("team quota", "gave way", "waits for spot"):
-        of_use |= Q(waits_for__startswith=words)
-    waiting = PlanState.objects.filter(of_use, job__team=team, job__status__in=JOB_ACTIVE, due_at__gt=now)
+    waiting = PlanState.objects.filter(
+        waits_on__in=MAY_COME, job__team=team, job__status__in=JOB_ACTIVE, due_at__gt=now
+    )
     first = list(waiting.order_by("-priority", "job__submitted_at", "pk").values_list("pk", flat=True)[:MAX_ASKED])
     if first:
         PlanState.objects.filter(pk__in=first, due_at__gt=now).update(due_at=now, why=ROOM)
