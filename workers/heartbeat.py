@@ -7,9 +7,11 @@ import dramatiq
 import structlog
 from django.utils import timezone
 
+from jobs.services.hardness import hardness_prune
 from jobs.services.idempotency import idempotency_prune
 from jobs.services.notifications import notifications_prune
 from jobs.services.operations import heartbeat_record, periodic_runs_prune
+from jobs.services.whatif_runs import whatifs_prune
 from workers.celery_app import app
 from workers.periodic import once_per_slot
 
@@ -37,7 +39,7 @@ def beat_dramatiq() -> None:
 @app.task(name="workers.heartbeat.prune_periodic_runs")
 @once_per_slot("prune_periodic_runs")
 def prune_periodic_runs() -> None:
-    """Forget slots that no clock will ask for again, and what has long been told."""
-    periodic_runs_prune(now=timezone.now())
-    idempotency_prune(now=timezone.now())
-    notifications_prune(now=timezone.now())
+    """Forget slots that no clock will ask for again, what has long been told, and what has long been looked at."""
+    now = timezone.now()
+    for prune in (periodic_runs_prune, idempotency_prune, notifications_prune, whatifs_prune, hardness_prune):
+        prune(now=now)

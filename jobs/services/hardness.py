@@ -6,6 +6,7 @@ import datetime as dt
 
 import numpy as np
 from django.db import connection, transaction
+from django.db.models import Exists, OuterRef
 
 from jobs.models import HardnessRecord, Job, JobShard
 from jobs.planes import compress
@@ -13,6 +14,7 @@ from jobs.scheduler.hardness import hardness_scores
 from jobs.scheduler.situation import Situation
 
 MOVED = 0.01  # a smaller change is neither stored nor shown
+KEEP = dt.timedelta(days=30)  # after the end of the job; the newest record stays as long as the job
 
 
 def hardness_record(*, job: Job, situation: Situation, now: dt.datetime) -> int:
@@ -41,6 +43,12 @@ def hardness_record(*, job: Job, situation: Situation, now: dt.datetime) -> int:
             defaults={"at": now, "num": len(scores), "payload": compress(scores.tobytes())},
         )
     return len(moved)
+
+
+def hardness_prune(*, now: dt.datetime) -> int:
+    """Forget all but the newest record of jobs that ended more than `KEEP` ago; returns how many."""
+    newer = HardnessRecord.objects.filter(job=OuterRef("job"), step__gt=OuterRef("step"))
+    return HardnessRecord.objects.filter(Exists(newer), job__ended_at__lt=now - KEEP).delete()[0]
 
 
 def _update(changes: list[tuple[float, int]]) -> None:

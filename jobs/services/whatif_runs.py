@@ -17,6 +17,7 @@ from jobs.signals import changed
 
 LEASE = dt.timedelta(seconds=20)
 MAX_TRIES = 3
+KEEP = dt.timedelta(days=30)  # after it has ended
 
 
 def whatif_claim(*, whatif_id: int, now: dt.datetime, lease: dt.timedelta = LEASE) -> WhatIf | None:
@@ -103,6 +104,11 @@ def whatif_fail(*, row: WhatIf, error: str, now: dt.datetime) -> None:
         error=error[:2000],
         ended_at=now,
     )
+
+
+def whatifs_prune(*, now: dt.datetime) -> int:
+    """Forget those that ended more than `KEEP` ago, with their traces; returns how many. The history keeps that they were."""
+    return WhatIf.objects.filter(ended_at__lt=now - KEEP).delete()[0]
 
 
 def whatif_put_back(*, row: WhatIf, now: dt.datetime) -> None:
