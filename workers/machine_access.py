@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
-from typing import Any
 
 from django.conf import settings
-from django.utils import timezone
 
 from jobs.models import Offer
 from jobs.providers import AWS, provider
-from jobs.selectors.market_steps import quotes_between
 from jobs.services.machines import MachineFacts
 from workers.aws.options import AwsOptions
+from workers.price_book import PriceBook
 from workers.provider import Provider, Record
 from workers.simcloud.client import SimClient
+
+BOOK = PriceBook()
 
 
 def cloud() -> Provider:
@@ -52,7 +52,10 @@ def facts_of(record: Record, offer: Offer | None) -> MachineFacts:
     started_at, ended_at = _time(record["started_at"]), _time(record["ended_at"])
     prices = record["prices"]
     if prices is None:
-        prices = _quoted(offer, started_at, ended_at) if offer is not None and started_at is not None else []
+        prices = []
+        if offer is not None and started_at is not None:
+            is_over = record["status"] == "terminated"
+            prices = BOOK.prices(offer, start=started_at, end=ended_at, is_over=is_over)
     return MachineFacts(
         provider_id=str(record["id"] or ""),
         status=str(record["status"]),
@@ -62,17 +65,6 @@ def facts_of(record: Record, offer: Offer | None) -> MachineFacts:
         ends_by=_time(record["ends_by"]) if record["notice_at"] is not None else None,
         prices=prices,
     )
-
-
-def _quoted(offer: Offer, start: dt.datetime, end: dt.datetime | None) -> list[list[Any]]:
-    """The offer's prices since `start`, the one in force then first, as `Instance.prices`."""
-    quotes = quotes_between(offers=[offer], start=start, end=end or timezone.now()).get(offer.pk, [])
-    prices: list[list[Any]] = []
-    for quote in quotes:
-        price = quote.price_usd_per_hour
-        if price is not None and (not prices or prices[-1][1] != str(price)):
-            prices.append([max(quote.at, start).timestamp(), str(price)])
-    return prices
 
 
 def _time(unix_s: float | None) -> dt.datetime | None:
