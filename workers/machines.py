@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -19,6 +20,9 @@ from django.utils import timezone
 from jobs.machines import for_sale
 from jobs.models import Attempt, FeedState, Instance, Offer
 from jobs.providers import AWS, SIMULATED, has_machines, provider
+from jobs.selectors.duds import offer_pauses
+from jobs.selectors.machines import ASKED
+from jobs.services.duds import machine_dud
 from jobs.services.feeds import feed_set
 from jobs.services.machines import machine_gone, machine_seen, machines_release
 from jobs.states import ATTEMPT_LIVE, JOB_OVER
@@ -104,10 +108,11 @@ def machines_sync(*, rows: Iterable[Instance], now: dt.datetime) -> None:
 
 
 def _refused(now: dt.datetime) -> dict[int, Asked]:
-    """Offer -> what was said to the last who asked, where it is too early to ask again."""
+    """Offer -> what was said to the last who asked, or became of its machines, where it is too early to ask again."""
     waiting = Instance.objects.filter(backend=provider(), status="requested", offer__isnull=False)
-    rows = waiting.values_list("offer_id", "asked")
-    return {offer: asked for offer, asked in rows if offer and asked.get("again_at", 0.0) > now.timestamp()}
+    rows = list(waiting.values_list("offer_id", "asked"))
+    refused = {offer: asked for offer, asked in rows if offer and asked.get("again_at", 0.0) > now.timestamp()}
+    return refused | offer_pauses(offers=[offer for offer, _ in rows if offer], now=now)
 
 
 def _sync_one(
@@ -116,8 +121,12 @@ def _sync_one(
     if record is None and instance.status != "requested":
         record = there.describe(instance.claim)  # a list may be late
     if record is not None:
-        machine_seen(instance=instance, facts=facts_of(record, instance.offer), now=now)
-        if why := record.get("unusable"):
+        facts, why = facts_of(record, instance.offer), record.get("unusable")
+        if why and instance.status in ASKED:  # nothing ever ran on it
+            machine_seen(instance=instance, facts=replace(facts, status="pending"), now=now)
+            machine_dud(instance=instance, why=why, now=now)
+        machine_seen(instance=instance, facts=facts, now=now)
+        if why:
             logger.warning("machine_unusable", machine=instance.claim, why=why)
             machines_release(instances=[instance], now=now)
     elif instance.status in ("provisioning", "running") and now - instance.status_at > YOUNG:

@@ -32,6 +32,9 @@ class Instance(StatefulModel):
     notice_at = models.DateTimeField(null=True, help_text="When the provider said that it will take the machine")
     ends_by = models.DateTimeField(null=True, help_text="When the provider takes it")
     started_at = models.DateTimeField(null=True)
+    running_at = models.DateTimeField(
+        null=True, help_text="When it was first seen to run: a bought one can work from then on"
+    )
     ended_at = models.DateTimeField(null=True)
     detail = models.TextField(blank=True)
 

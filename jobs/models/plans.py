@@ -16,6 +16,7 @@ WAITS = [
     ("approval", "an answer"),
     ("budget", "money"),
     ("machines", "machines that are being started"),
+    ("held", "a person to see why no agent spoke on its machines"),
 ]
 MAY_COME = ("quota", "gave_way", "spot")  # when machines of the team have ended
 

@@ -35,6 +35,7 @@ class JobLine:
     waits_for: str = ""  # what a planned job lacks, in words
     place: int | None = None  # among the team's planned jobs that wait, by effective priority and then by age
     priority: dict[str, Any] | None = None  # of a planned job: jobs.scheduler.priority.Priority as last worked out
+    waits_on: str = ""  # what that is, as a code
 
     @property
     def margin_s(self) -> float | None:
@@ -68,11 +69,11 @@ def job_lines(*, jobs: Iterable[Job], now: dt.datetime) -> list[JobLine]:
     ]
 
 
-def _queue(state: PlanState | None, places: dict[int, int]) -> tuple[str, int | None, dict[str, Any] | None]:
+def _queue(state: PlanState | None, places: dict[int, int]) -> tuple[str, int | None, dict[str, Any] | None, str]:
     """What it waits for, at which place, and with which priority."""
     if state is None:
-        return "", None, None
-    return state.waits_for, places.get(state.job_id), state.plan.get("priority")
+        return "", None, None, ""
+    return state.waits_for, places.get(state.job_id), state.plan.get("priority"), state.waits_on
 
 
 def queue_places(*, teams: set[int]) -> dict[int, int]:
@@ -81,7 +82,7 @@ def queue_places(*, teams: set[int]) -> dict[int, int]:
     One whose machines are on their way has had its turn.
     """
     waiting = Job.objects.filter(team__in=teams, status__in=JOB_ACTIVE, plan_state__isnull=False)
-    waiting = waiting.exclude(plan_state__waits_on__in=("", "machines"))
+    waiting = waiting.exclude(plan_state__waits_on__in=("", "machines", "held"))
     rows = waiting.order_by("-plan_state__priority", "submitted_at", "pk").values_list("pk", "team_id")
     places: dict[int, int] = {}
     seen: Counter[int] = Counter()

@@ -18,6 +18,7 @@ from jobs.services.budgets import budget_check
 from jobs.services.commands import command_issue
 from jobs.services.deadlines import deadline_check
 from jobs.services.decisions import decisions_close
+from jobs.services.duds import hold_lift
 from jobs.services.events import SYSTEM, Actor, event_append
 from jobs.services.methods import METHODS, forms_check, preference_errors
 from jobs.services.resources import resource_errors
@@ -282,7 +283,9 @@ def job_pause(*, job: Job, now: dt.datetime, actor: Actor) -> Job:
 
 
 def job_resume(*, job: Job, now: dt.datetime, actor: Actor) -> Job:
-    """Let a held trainer go on."""
+    """Let a held trainer go on, or buy machines again for a job that was held after machines without a word."""
+    if hold_lift(job=job, now=now, actor=actor) and job.status != "paused":
+        return job
     if job.status != "paused":
         raise Conflict(f"{job.name} is {job.status}, not paused.", status=job.status)
     with transaction.atomic():

@@ -10,7 +10,7 @@ from typing import Any
 from django.db import transaction
 
 from jobs.errors import StaleWrite
-from jobs.machines import MOVES, ORPHAN, TAKEN
+from jobs.machines import DUD, MOVES, ORPHAN, TAKEN
 from jobs.models import Attempt, Instance, Job, Offer, Placement, Team
 from jobs.selectors.reserves import price_now
 from jobs.services.commands import command_issue
@@ -91,7 +91,7 @@ def _rise(instance: Instance, facts: MachineFacts, now: dt.datetime) -> None:
         Instance.objects.filter(pk=instance.pk).update(started_at=facts.started_at)
         instance.started_at = facts.started_at
     if instance.status == "provisioning" and facts.status == "running":
-        state_move(instance, "running", now=now, text=f"{where} runs.")
+        state_move(instance, "running", now=now, running_at=now, text=f"{where} runs.")
         _nudge(instance, now)
 
 
@@ -129,7 +129,7 @@ def machine_gone(*, instance: Instance, now: dt.datetime, ended_at: dt.datetime 
         now=now,
         ended_at=ended_at,
         started_at=instance.started_at or ended_at,
-        detail="given back" if was_asked else TAKEN,
+        detail=instance.detail if instance.detail == DUD else "given back" if was_asked else TAKEN,
         text=_last_words(instance, was_asked),
     )
     if not was_asked and instance.job is not None:

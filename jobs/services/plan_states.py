@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from forecasting.outlook import Band
 from jobs.models import Decision, PlanPoint, PlanState
 from jobs.scheduler.planner import PlanFacts, uses_programme
+from jobs.selectors.duds import hold_words
 
 if TYPE_CHECKING:
     from jobs.services.epochs import Planned
@@ -31,6 +32,8 @@ def waits_for(one: Planned, made: list[Decision]) -> tuple[str, str]:
     """Why the job has not what it wants: one of `jobs.models.plans.WAITS`, and in words; both empty where it lacks nothing."""
     facts, ask, wish = one.placed.facts, one.placed.ask, one.placed.today
     open_asks = [d for d in (*made, *one.rows.asks) if d.status == "proposed" and d.kind != "preempt_job"]
+    if words := hold_words(one.rows.machines):
+        return "held", words
     if one.gave_way is not None:
         back = f", back {one.gave_way['back']}" if one.gave_way.get("back") else ""
         return "gave_way", f"gave way to {one.gave_way['name']} ({one.gave_way['decision']}){back}"

@@ -22,10 +22,9 @@ from tests.machines.moto_cloud import REGION, TYPE, MotoCloud
 from tests.machines.world import FILE, leaves, machines, order, trains, turn, until
 from tests.workers.world import make_filled_job, script
 from workers import machine_orphans
-from workers.aws import machines as aws_machines
 from workers.machine_access import cloud, tag
 from workers.machine_orphans import machine_orphans_sweep
-from workers.machines import machines_sync, market_look
+from workers.machines import market_look
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SLEEP = script("import time; print('ready', flush=True); time.sleep(120)")
@@ -110,22 +109,6 @@ def test_what_ec2_refuses_is_said_to_the_job_and_the_offer_is_left_alone_for_a_w
     assert [row.asked["num"] for row in machines(job)] == [1, 1]  # one was refused, the other did not ask
     assert cloud().machines(tag()) == []
     until(lambda: holdings(job).spot == 2, "both came after the pause")
-
-
-def test_a_machine_whose_agent_never_speaks_is_given_back(
-    moto_cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    moto_cloud.boots = False
-    job = job_on_ec2()
-    order(job, "procure", 1)
-    turn()
-    turn()
-    (row,) = machines(job)
-    assert (row.status, row.started_at is None) == ("provisioning", False)  # it costs all the same
-    monkeypatch.setattr(aws_machines, "BOOT_MAX_S", -1.0)
-    machines_sync(rows=[row], now=timezone.now())
-    row.refresh_from_db()
-    until(lambda: row.refresh_from_db() or row.status == "terminated", "it was given back")
 
 
 def test_a_machine_that_is_nobodys_is_adopted_and_ended(moto_cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> None:

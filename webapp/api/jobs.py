@@ -132,7 +132,7 @@ class Jobs(ReadDoor):
     @action(detail=True, methods=["post"])
     @idempotent
     def resume(self, request: Request, id: str) -> Response:
-        """Let a held trainer go on."""
+        """Let a held trainer go on. Of a job that is held since no agent spoke on its machines: buy machines again."""
         return Response(self.told(job_resume(job=self.row("operator"), now=self.now, actor=self.actor)))
 
     @extend_schema(request=shape.ResizeInput, responses={202: CommandShape})

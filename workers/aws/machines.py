@@ -23,6 +23,8 @@ BOOT_MAX_S = 900.0  # a machine whose agent has not spoken by then never will
 SILENT_MAX_S = 180.0  # nor one whose agent has stopped
 TIMEOUT_S = 10.0
 STATUS = {"pending": "pending", "running": "running", "terminated": "terminated"}  # else it is on its way to an end
+# Ends that say nothing against a machine: EC2 took it, or somebody ended it; without a word nothing is known.
+TAKEN = ("Server.SpotInstanceTermination", "Server.SpotInstanceShutdown", "Client.UserInitiatedShutdown", "")
 _TIME = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 
 
@@ -133,11 +135,15 @@ class AwsMachines:
             "notice_at": notice.get("at"),
             "ends_by": notice.get("ends_by"),
             "prices": None,
-            "unusable": _unusable(state, dt.datetime.now(dt.UTC).timestamp() - begun, silent_s),
+            "unusable": _unusable(row, dt.datetime.now(dt.UTC).timestamp() - begun, silent_s),
         }
 
 
-def _unusable(state: str, age_s: float, silent_s: float | None) -> str:
+def _unusable(row: dict[str, Any], age_s: float, silent_s: float | None) -> str:
+    """Why no trainer can ever run on it. One that EC2 ended before its agent spoke is no loss of spot: it could not be started."""
+    state, reason = row["State"]["Name"], row.get("StateReason") or {}
+    if state == "terminated" and silent_s is None and reason.get("Code", "") not in TAKEN:
+        return f"EC2 ended it before its agent spoke: {reason.get('Message') or reason['Code']}"
     if state == "stopped":
         return "it was stopped"
     if state != "running":
