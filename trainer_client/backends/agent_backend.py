@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer_client.backends.base import BackendError, Handle, LaunchSpec, Observation, WorkerObservation
+from trainer_client.backends.base import BackendError, Handle, LaunchSpec, Observation
 from trainer_client.backends.machine_files import MachineFiles
 from trainer_client.backends.rank_files import (
     claim_locked,
     conclude,
     launch_folder,
     rank_records,
+    rank_seen,
     read_json,
     result_of,
 )
@@ -77,7 +78,7 @@ class AgentBackend(Restarting):
         if not any(runs):
             gone = [machine.folder.name for machine, lives in zip(machines, living, strict=True) if not lives]
             return conclude(folder, num_workers, said=f"machines gone: {', '.join(gone) or 'none'}")
-        workers = [_worker(record, alive) for record, alive in zip(records, runs, strict=True)]
+        workers = [rank_seen(record, alive=lives) for record, lives in zip(records, living, strict=True)]
         if not any("pid" in record or "exit_code" in record for record in records):
             return Observation("starting", workers, detail="the agents of the machines have not started it yet")
         return Observation("running", workers, result=result_of(folder))
@@ -107,7 +108,3 @@ class AgentBackend(Restarting):
 
     def _listed(self, claim: str) -> Path:
         return self.root / "launches" / f"{claim}.json"
-
-
-def _worker(record: dict[str, Any], runs: bool) -> WorkerObservation:
-    return WorkerObservation(record["rank"], record.get("pid"), runs and "pid" in record, record.get("exit_code"))

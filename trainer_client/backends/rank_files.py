@@ -75,15 +75,13 @@ def rank_records(folder: Path, num_workers: int) -> list[dict[str, Any]]:
 
 def observe(folder: Path, num_workers: int, *, alive: bool) -> list[WorkerObservation]:
     """The ranks as their records show them. `alive`: the engine says that the launch lives."""
-    return [
-        WorkerObservation(
-            rank=record["rank"],
-            pid=record.get("pid"),
-            alive=alive and "pid" in record and record.get("exit_code") is None,
-            exit_code=record.get("exit_code"),
-        )
-        for record in rank_records(folder, num_workers)
-    ]
+    return [rank_seen(record, alive=alive) for record in rank_records(folder, num_workers)]
+
+
+def rank_seen(record: dict[str, Any], *, alive: bool) -> WorkerObservation:
+    """A rank as its record shows it. `alive`: what runs it, its launch or its machine, lives."""
+    code = record.get("exit_code")
+    return WorkerObservation(record["rank"], record.get("pid"), alive and "pid" in record and code is None, code)
 
 
 def conclude(folder: Path, num_workers: int, *, said: str, known: Mapping[int, int] | None = None) -> Observation:
@@ -98,7 +96,7 @@ def conclude(folder: Path, num_workers: int, *, said: str, known: Mapping[int, i
     for record in records:
         if record.get("exit_code") is None and (known or {}).get(record["rank"], 0):
             record |= {"exit_code": (known or {})[record["rank"]], "ended_at": float("inf")}
-    workers = [WorkerObservation(r["rank"], r.get("pid"), False, r.get("exit_code")) for r in records]
+    workers = [rank_seen(record, alive=False) for record in records]
     result = result_of(folder)
     ended = [record for record in records if record.get("exit_code") is not None]
     if not ended and not result:
