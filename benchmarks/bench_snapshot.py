@@ -1,10 +1,14 @@
 """Stall and time to durable of a snapshot, and a resize from end to end: `make bench-snapshot`; the last line is the JSON.
 
 For each size a real training (one process, fp32, AdamW) stops after two steps and saves its state, ways in turn: ours at once
-and behind the back of the training, plain `torch.save` with fsync, torch's distributed checkpoint (DCP) at once and async. In
-the same run, as limits: copying the tensors in memory, and writing as many bytes to the same disk. Ours is durable when the
-snapshot counts, and verified when it has been read back from the disk; the others read nothing back. `--quick`: the smallest
-size once. Then the resize (`snapshot_resize.py`).
+and behind the back of the training, plain `torch.save` with fsync, torch's distributed checkpoint (DCP) at once and async; as
+limits, copying the tensors in memory, and the disk's own speed. Ours is durable when the snapshot counts, and verified when it
+has been read back from the disk; the others read nothing back. `--quick`: the smallest size once. Then the resize
+(`snapshot_resize.py`).
+
+A disk may be three times as fast now as in a minute. So its speed is measured right before and right after each save of ours, in
+two ways: as many bytes in one file with one fsync (`disk`), and the same files in a folder of their own, each with an fsync, the
+folder too, and its name (`files`). `…_over_disk` and `…_over_files` are medians of the saves' own ratios.
 """
 
 from __future__ import annotations
@@ -12,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -25,8 +28,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.disk_speed import disk_s, fresh, timed  # noqa: E402
+
 SIZES_M = (10, 100, 500)
-BLOCK_BYTES = 16 * 1024 * 1024
 
 
 def write_shards(folder: Path) -> Path:
@@ -85,27 +89,20 @@ def measure_size(size_m: int, repeats: int, folder: Path) -> dict[str, Any]:
 def measure_ways(trainer: Any, repeats: int, folder: Path) -> dict[str, Any]:
     """Median seconds of each way; ways take turns."""
     ways = Ways(trainer, folder)
-    seconds: dict[str, list[float]] = {}
-    turns = [ways.disk, ways.copy, ways.ours, ways.ours_async, ways.torch_save, ways.dcp, ways.dcp_async]
-    for number in range(repeats + 1):
+    rounds: list[dict[str, float]] = []
+    turns = [ways.beside_the_disk("sync"), ways.beside_the_disk("async")]
+    turns += [ways.copy, ways.torch_save, ways.dcp, ways.dcp_async]
+    for _ in range(repeats + 1):
+        rounds.append({})
         for way in turns:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            os.sync()
-            for name, value in way().items():
-                seconds.setdefault(name, []).extend(
-                    [value] * bool(number)
-                )  # the first round is to get everything going
+            fresh(folder)
+            rounds[-1] |= way()
         turns.append(turns.pop(0))  # what a way leaves to the disk is not always the same one's burden
-    found: dict[str, Any] = {name: round(statistics.median(values), 4) for name, values in seconds.items()}
-    found |= {
-        "num_parameters": sum(part.numel() for part in trainer.model.parameters()),
-        "state_bytes": ways.num_bytes,
-        "async_stall_over_copy": round(found["ours_async_stall_s"] / found["copy_s"], 2),
-        "async_durable_over_disk": round(found["ours_async_durable_s"] / found["disk_write_s"], 2),
-        "sync_durable_over_disk": round(found["ours_sync_durable_s"] / found["disk_write_s"], 2),
-    }
-    return found
+    counted = rounds[1:]  # the first is to get everything going
+    found: dict[str, Any] = {name: round(statistics.median(one[name] for one in counted), 4) for name in counted[0]}
+    found["async_stall_over_copy"] = round(found["ours_async_stall_s"] / found["copy_s"], 2)
+    parameters = sum(part.numel() for part in trainer.model.parameters())
+    return found | {"num_parameters": parameters, "state_bytes": ways.num_bytes}
 
 
 class Ways:
@@ -120,27 +117,28 @@ class Ways:
         self.tensors = list(tensors.values())
         self.num_bytes = sum(tensor.nbytes for tensor in self.tensors)
         self.durable_at = 0.0
+        self.sizes: list[int] = []  # of the files of the last snapshot
         self._note_durable()
 
     def copy(self) -> dict[str, float]:
         return {"copy_s": timed(lambda: [tensor.clone() for tensor in self.tensors])}
 
-    def disk(self) -> dict[str, float]:
-        block = os.urandom(BLOCK_BYTES)
+    def beside_the_disk(self, way: str) -> Callable[[], dict[str, float]]:
+        """Our save of that way, and what the disk takes without us right before and right after it."""
 
-        def write() -> None:
-            with open(self.folder / "raw", "wb", buffering=0) as file:
-                for _ in range(-(-self.num_bytes // BLOCK_BYTES)):
-                    file.write(block)
-                os.fsync(file.fileno())
+        def measured() -> dict[str, float]:
+            before = disk_s(self.folder, self.num_bytes, self.sizes)
+            fresh(self.folder)
+            found = self._ours(way, wait=way == "sync")
+            fresh(self.folder)
+            after = disk_s(self.folder, self.num_bytes, self.sizes)
+            for name in before:
+                beside_s = (before[name] + after[name]) / 2
+                found[f"{name}_beside_{way}_s"] = beside_s
+                found[f"{way}_durable_over_{name}"] = found[f"ours_{way}_durable_s"] / beside_s
+            return found
 
-        return {"disk_write_s": timed(write)}
-
-    def ours(self) -> dict[str, float]:
-        return self._ours("sync", wait=True)
-
-    def ours_async(self) -> dict[str, float]:
-        return self._ours("async", wait=False)
+        return measured
 
     def _ours(self, way: str, *, wait: bool) -> dict[str, float]:
         began = time.perf_counter()
@@ -159,6 +157,7 @@ class Ways:
         def noted(*args: Any, **more: Any) -> Any:
             snapshot = write(*args, **more)
             self.durable_at = time.perf_counter()
+            self.sizes = [path.stat().st_size for path in snapshot.path.iterdir()]
             return snapshot
 
         store.write = noted
@@ -206,12 +205,6 @@ def _tensors(value: Any) -> list[Any]:
     from torch.utils._pytree import tree_leaves
 
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-
-
-def timed(work: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
 
 
 def table(sizes: dict[str, dict[str, Any]]) -> str:

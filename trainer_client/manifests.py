@@ -11,16 +11,21 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
 import xxhash
 
+from trainer_client.flushing import Flush
+
 MANIFEST = "manifest.json"
 VERSION = 3
 CHECKSUM = "xxh3_128"
 PIECE_BYTES = 16 * 1024 * 1024  # part of the format of version 2
+WRITE_BYTES = 16 * 1024 * 1024
+FLUSH_BYTES = 32 * 1024 * 1024  # that are written before the disk is asked to begin, or to go on
 UNREADABLE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)  # what a lost or rotten file gives
 
 
@@ -96,16 +101,12 @@ def compare(where: str, found: dict[str, Any], expected: dict[str, Any]) -> None
         raise SnapshotCorrupt(f"{where}: {what} differs from the manifest")
 
 
-def measure(path: Path, kind: str = CHECKSUM, *, sync: bool = False, from_disk: bool = False) -> dict[str, Any]:
-    """Size and checksum of a file; `sync` makes it durable meanwhile, `from_disk` forgets what is held of it in memory first."""
-    with open(path, "rb", buffering=0) as file, ThreadPoolExecutor(1, thread_name_prefix="flush") as pool:
+def measure(path: Path, kind: str = CHECKSUM, *, from_disk: bool = False) -> dict[str, Any]:
+    """Size and checksum of a file; `from_disk` forgets what is held of it in memory first."""
+    with open(path, "rb", buffering=0) as file:
         if from_disk and hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        flushed = pool.submit(os.fsync, file.fileno()) if sync else None
-        found = measure_stream(file, kind)
-        if flushed is not None:
-            flushed.result()
-    return found
+        return measure_stream(file, kind)
 
 
 def measure_stream(file: Any, kind: str = CHECKSUM) -> dict[str, Any]:
@@ -123,28 +124,40 @@ def kind_of(entry: Mapping[str, Any]) -> str:
 
 
 class MeasuredFile:
-    """A new file at `path`, written from its beginning and measured on the way; durable when its block has ended."""
+    """A new file at `path`, written from its beginning and measured on the way.
 
-    def __init__(self, path: Path) -> None:
-        self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - closed in __exit__
+    The disk begins with the first bytes while the last ones are still to come; it is durable when `flush` says so.
+    """
+
+    def __init__(self, path: Path, flush: Flush) -> None:
+        self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - closed by the flush, or in __exit__
         self._checksum, self._num_bytes = CHECKSUMS[CHECKSUM](), 0
+        self._flush, self._num_flushed, self._flushing = flush, 0, Future[None]()
+        self._flushing.set_result(None)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with self._file:
-            if kind is None:
-                os.fsync(self._file.fileno())
+        if kind is None:
+            self._flush.take(self._file)
+        else:
+            wait_for([self._flushing])
+            self._file.close()
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        self._checksum.update(view)
-        self._num_bytes += len(view)
-        rest = view
-        while len(rest):
-            rest = rest[self._file.write(rest) :]
+        for start in range(0, len(view), WRITE_BYTES):
+            self._write(view[start : start + WRITE_BYTES])
         return len(view)
+
+    def _write(self, piece: memoryview) -> None:
+        self._checksum.update(piece)
+        self._num_bytes += len(piece)
+        while len(piece):
+            piece = piece[self._file.write(piece) :]
+        if self._num_bytes - self._num_flushed >= FLUSH_BYTES and self._flushing.done():
+            self._flushing, self._num_flushed = self._flush.start(self._file), self._num_bytes
 
     def flush(self) -> None:
         """Nothing is held back."""

@@ -17,6 +17,7 @@ from trainer_client.accumulation import Piece
 from trainer_client.agreement import Agreement
 from trainer_client.digests import combined_digest, part_digests, state_digest
 from trainer_client.fence import StaleAttempt
+from trainer_client.flushing import Flush
 from trainer_client.partialstep import PartialStep
 from trainer_client.slicefiles import slice_number
 from trainer_client.snapshots import Measured, Snapshot, SnapshotStore, step_of
@@ -211,12 +212,12 @@ class StateSaver:
     def _write_and_announce(self, draft: Draft) -> None:
         head, details = dict(draft.head), {"world_size": draft.head["world_size"]}
 
-        def fill(folder: Path) -> Measured:
+        def fill(folder: Path, flush: Flush) -> Measured:
             with ThreadPoolExecutor(1, thread_name_prefix="proof") as pool:
                 proven = pool.submit(
                     lambda: proof(head, draft.tensors, [state_digest({"pieces": p}) for p in draft.gradients])
                 )
-                measured = write_tensors(folder, draft.tensors, draft.gradients)
+                measured = write_tensors(folder, flush, draft.tensors, draft.gradients)
                 head.update(proven.result())
             details["digest"] = head["digest"]
             write_head(folder, head)

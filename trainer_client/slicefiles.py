@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from trainer_client.accumulation import PRESENCE, SUM
+from trainer_client.flushing import Flush
 from trainer_client.slicedigests import Slice, whole_digest
 from trainer_client.snapshots import SnapshotCorrupt
 from trainer_client.tensorfiles import save_measured
@@ -43,10 +44,12 @@ def slice_number(name: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
-def write_slices(path: Path, slices: Mapping[str, Slice], first_rows: Mapping[str, int]) -> dict[str, Any]:
-    """One rank's file, durable; its entry for the manifest."""
+def write_slices(
+    path: Path, flush: Flush, slices: Mapping[str, Slice], first_rows: Mapping[str, int]
+) -> dict[str, Any]:
+    """One rank's file, durable when `flush` says so; its entry for the manifest."""
     places = {name: [first_rows[name], *shape] for name, (_, shape) in slices.items()}
-    return save_measured({"places": places, "tensors": {name: rows for name, (rows, _) in slices.items()}}, path)
+    return save_measured({"places": places, "tensors": {name: rows for name, (rows, _) in slices.items()}}, path, flush)
 
 
 class SliceFiles:

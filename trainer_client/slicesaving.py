@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from trainer_client.accumulation import Piece
 from trainer_client.agreement import Agreement
 from trainer_client.digests import Known, state_digest
+from trainer_client.flushing import Flush
 from trainer_client.partialstep import PartialStep
 from trainer_client.saving import Draft, StateSaver, proof
 from trainer_client.slicedigests import rows_of, slice_digests
@@ -67,9 +68,11 @@ class SliceSaver(StateSaver):
     def _write_and_announce(self, draft: Draft) -> None:
         folder = self._first(lambda: self.store.begin(draft.head["step"]))
         try:
-            measured = self._all(lambda: self._write_own(folder, draft))
-            digests = slice_digests(draft.slices, self._talk)
-            snapshot, head = self._first(lambda: self._publish(folder, draft, measured, digests))
+            with Flush() as flush:
+                measured = self._all(lambda: self._write_own(folder, draft, flush))
+                digests = slice_digests(draft.slices, self._talk)
+                self._all(flush.wait)
+                snapshot, head = self._first(lambda: self._publish(folder, draft, measured, digests, flush))
         except Exception as error:
             if self._talk.rank == 0:
                 self.store.abandon(folder, error)
@@ -77,17 +80,17 @@ class SliceSaver(StateSaver):
         self._all(lambda: self.store.verify(snapshot.path, from_disk=True, only=self._is_own))
         self._first(lambda: self._announce(snapshot, head))
 
-    def _write_own(self, folder: Path, draft: Draft) -> dict[str, Any]:
-        """This rank's file, durable; its size and checksum."""
+    def _write_own(self, folder: Path, draft: Draft, flush: Flush) -> dict[str, Any]:
+        """This rank's file, on its way to the disk; its size and checksum."""
         path, rank, world = folder / slice_file(self._talk.rank), self._talk.rank, self._talk.world_size
         starts = {name: rows_of(shape[0], rank, world).start for name, (_, shape) in draft.slices.items()}
-        return write_slices(path, draft.slices, starts)
+        return write_slices(path, flush, draft.slices, starts)
 
     def _publish(
-        self, folder: Path, draft: Draft, measured: list[dict[str, Any]], digests: dict[str, Known]
+        self, folder: Path, draft: Draft, measured: list[dict[str, Any]], digests: dict[str, Known], flush: Flush
     ) -> tuple[Any, dict[str, Any]]:
         """Rank 0: what is not in slices, the proof, the manifest. The snapshot and its head."""
-        files = write_tensors(folder, draft.tensors)
+        files = write_tensors(folder, flush, draft.tensors)
         gradients = [state_digest({"pieces": {}}) for _ in draft.gradients]
         if gradients:
             gradients[0] = state_digest({"pieces": gradient_pieces(digests, digests.__getitem__)})
@@ -96,7 +99,8 @@ class SliceSaver(StateSaver):
         write_head(folder, head)
         details = {"world_size": head["world_size"], "digest": head["digest"]}
         files |= {slice_file(rank): entry for rank, entry in enumerate(measured)}
-        return self.store.publish(folder, head["step"], details, files, micro_step=head["micro_step"]), head
+        publish = self.store.publish
+        return publish(folder, head["step"], details, files, flush=flush, micro_step=head["micro_step"]), head
 
     def _is_own(self, name: str) -> bool:
         """Whether this rank reads that file back: its own, and on rank 0 what is nobody's."""

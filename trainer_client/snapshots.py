@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer_client.journal import sync_folder, write_durably
+from trainer_client.flushing import Flush
+from trainer_client.journal import sync_folder
 from trainer_client.manifests import (
     MANIFEST,
     SnapshotCorrupt,
@@ -42,7 +43,7 @@ NAME = re.compile(r"^step-(\d{6,})-[0-9a-f]{4}$")
 CORRUPT = "corrupt-"
 NUM_CORRUPT_KEPT = 1  # for a person to look at
 Chosen = Callable[[str], bool]  # by a file's name
-Measured = Mapping[str, dict[str, Any]]  # entries of the manifest for files that are durable already
+Measured = Mapping[str, dict[str, Any]]  # entries of the manifest for files that are durable, or on their way
 
 
 def every_file(name: str) -> bool:
@@ -82,19 +83,21 @@ class SnapshotStore:
     def write(
         self,
         step: int,
-        fill: Callable[[Path], Measured | None],
+        fill: Callable[[Path, Flush], Measured | None],
         details: dict[str, Any] | None = None,
         *,
         micro_step: int = 0,
     ) -> Snapshot:
-        """Let `fill(folder)` write files, then make them one snapshot. On any failure nothing counts and nothing is left.
+        """Let `fill(folder, flush)` write files, then make them one snapshot. On any failure nothing counts and nothing is left.
 
-        It may return entries of files that it has measured. `details` go into the manifest as they are when `fill` has returned.
+        It may return entries of files that it has measured and made durable, or handed over to the flush. `details` go into the
+        manifest as they are when `fill` has returned.
         """
         draft = self.begin(step)
         try:
-            measured = fill(draft)
-            return self.publish(draft, step, details or {}, measured, micro_step=micro_step)
+            with Flush() as flush:
+                measured = fill(draft, flush)
+                return self.publish(draft, step, details or {}, measured, flush=flush, micro_step=micro_step)
         except BaseException as error:
             self.abandon(draft, error)
             raise
@@ -117,13 +120,20 @@ class SnapshotStore:
         details: Mapping[str, Any],
         measured: Measured | None = None,
         *,
+        flush: Flush,
         micro_step: int = 0,
     ) -> Snapshot:
-        """Make the files of `draft` a snapshot. `measured`: entries of files that are durable and measured already."""
+        """Make the files of `draft` a snapshot. `measured`: entries of files that are durable, or on their way with `flush`.
+
+        Files, manifest and folders go to the disk together; the rename comes when all of them are there.
+        """
         name = draft.name.removeprefix(".writing-")
         manifest = dict(details) | {"name": name, "step": step, "micro_step": micro_step, "written_at": time.time()}
-        manifest["files"] = _files(draft, measured or {})
-        write_durably(draft / MANIFEST, manifest_bytes(manifest))
+        manifest["files"] = _files(draft, measured or {}, flush)
+        (draft / MANIFEST).write_bytes(manifest_bytes(manifest))
+        for path in (draft / MANIFEST, draft):
+            flush.path(path)
+        flush.wait()
         with self._guard():
             os.rename(draft, self.root / name)
         sync_folder(self.root)
@@ -219,18 +229,18 @@ def _micro_step(path: Path) -> int:
         return 0
 
 
-def _files(draft: Path, measured: Measured) -> dict[str, dict[str, Any]]:
-    """Name below the draft -> size and checksum, of files that are on disk now."""
+def _files(draft: Path, measured: Measured, flush: Flush) -> dict[str, dict[str, Any]]:
+    """Name below the draft -> size and checksum, of files that are on disk or on their way."""
     paths = sorted(path for path in draft.rglob("*") if path.is_file())
     names = {path.relative_to(draft).as_posix(): path for path in paths}
     if gone := sorted(measured.keys() - names.keys()):
         raise FileNotFoundError(
             errno.ENOENT, f"{gone[0]} of another worker is not in {draft}: is that folder shared by all?"
         )
-    found = {name: measured.get(name) or measure(path, sync=True) for name, path in names.items()}
-    for folder in sorted({path.parent for path in paths} - {draft}):
-        sync_folder(folder)
-    return found
+    unmeasured = {path for name, path in names.items() if name not in measured}
+    for path in unmeasured | {path.parent for path in paths} - {draft}:
+        flush.path(path)
+    return {name: measured.get(name) or measure(path) for name, path in names.items()}
 
 
 def _check_keep(keep: int) -> None:

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from trainer_client.flushing import Flush
 from trainer_client.manifests import MANIFEST, SnapshotCorrupt, compare, kind_of, manifest_read, measure_stream
 from trainer_client.snapshots import NAME, Chosen, Measured, Snapshot, SnapshotStore, every_file, snapshot_of, step_of
 
@@ -49,10 +50,11 @@ class UrlStore(SnapshotStore):
         details: Mapping[str, Any],
         measured: Measured | None = None,
         *,
+        flush: Flush,
         micro_step: int = 0,
     ) -> Snapshot:
         """As `SnapshotStore.publish`; it counts from the moment when its manifest has arrived."""
-        snapshot = SnapshotStore(self.root).publish(draft, step, details, measured, micro_step=micro_step)
+        snapshot = SnapshotStore(self.root).publish(draft, step, details, measured, flush=flush, micro_step=micro_step)
         try:
             self._send(snapshot)
         except BaseException:

@@ -21,6 +21,7 @@ from torch import nn
 
 from trainer_client.accumulation import Piece
 from trainer_client.digests import KIND, state_digest
+from trainer_client.flushing import Flush
 from trainer_client.permutation import combine
 from trainer_client.slicefiles import SliceFiles, gradient_pieces, with_slices
 from trainer_client.snapshots import Snapshot, SnapshotCorrupt
@@ -153,20 +154,25 @@ def digest_parts(
 
 
 def write_state(
-    folder: Path, head: dict[str, Any], tensors: dict[str, Any], gradients: Sequence[dict[str, Piece]] = ()
-) -> None:
+    folder: Path,
+    flush: Flush,
+    head: dict[str, Any],
+    tensors: dict[str, Any],
+    gradients: Sequence[dict[str, Piece]] = (),
+) -> dict[str, dict[str, Any]]:
     """Files of a snapshot; for `SnapshotStore.write`. `gradients`: the pieces of each rank."""
-    write_tensors(folder, tensors, gradients)
+    measured = write_tensors(folder, flush, tensors, gradients)
     write_head(folder, head)
+    return measured
 
 
 def write_tensors(
-    folder: Path, tensors: dict[str, Any], gradients: Sequence[dict[str, Piece]] = ()
+    folder: Path, flush: Flush, tensors: dict[str, Any], gradients: Sequence[dict[str, Piece]] = ()
 ) -> dict[str, dict[str, Any]]:
-    """All but the head, durable. Their entries for the manifest."""
+    """All but the head, durable when `flush` says so. Their entries for the manifest."""
     contents: dict[str, Any] = {TENSORS: tensors}
     contents |= {gradient_file(rank): pieces for rank, pieces in enumerate(gradients) if pieces}
-    return {name: save_measured(content, folder / name) for name, content in contents.items()}
+    return {name: save_measured(content, folder / name, flush) for name, content in contents.items()}
 
 
 def write_head(folder: Path, head: dict[str, Any]) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from trainer_client.fence import Fence, StaleAttempt
+from trainer_client.flushing import Flush
 from trainer_client.snapshots import SnapshotStore
 
 
-def fill(folder: Path) -> None:
+def fill(folder: Path, _: Flush) -> None:
     (folder / "data").write_bytes(b"x")
 
 

@@ -46,7 +46,7 @@ def save(where: Any, step: int = 5, *, cache: Path | None = None, **changes: Any
     }
     head |= proof(head, tensors, [state_digest({"pieces": pieces}) for pieces in gradients])
     return open_store(where, cache=cache).write(
-        step, lambda folder: write_state(folder, head, tensors, gradients), micro_step=2
+        step, lambda folder, flush: write_state(folder, flush, head, tensors, gradients), micro_step=2
     )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import json
 import os
 import resource
 import signal
+import stat
 import subprocess
 import sys
 import uuid
@@ -18,6 +20,7 @@ from typing import Any
 import pytest
 
 from trainer_client import manifests
+from trainer_client.flushing import Flush
 from trainer_client.manifests import MANIFEST, SnapshotCorrupt
 from trainer_client.snapshots import SnapshotStore
 from trainer_client.stores import UrlStore, open_store
@@ -26,8 +29,8 @@ REPO = Path(__file__).resolve().parents[2]
 WORDS = b"the state of a run " * 50
 
 
-def filled(content: bytes = WORDS) -> Callable[[Path], None]:
-    def fill(folder: Path) -> None:
+def filled(content: bytes = WORDS) -> Callable[[Path, Flush], None]:
+    def fill(folder: Path, _: Flush) -> None:
         (folder / "tensors.pt").write_bytes(content)
         (folder / "more").mkdir()
         (folder / "more" / "part.bin").write_bytes(content[::-1])
@@ -66,7 +69,7 @@ def test_what_was_written_is_found_again_newest_first_also_inside_a_step(store):
 def test_a_save_that_fails_half_way_counts_for_nothing_and_leaves_nothing(store):
     good = store.write(3, filled())
 
-    def half(folder: Path) -> None:
+    def half(folder: Path, _: Flush) -> None:
         (folder / "tensors.pt").write_bytes(b"half")
         raise RuntimeError("a rank is gone")
 
@@ -194,15 +197,75 @@ def test_a_snapshot_of_the_second_version_still_verifies(tmp_path, monkeypatch):
 
 def test_a_file_has_one_checksum_whether_written_or_read_from_disk_or_stream(tmp_path):
     path, content = tmp_path / "x", os.urandom(12_345)
-    with manifests.MeasuredFile(path) as file:
+    with Flush() as flush, manifests.MeasuredFile(path, flush) as file:
         for part in (content[:1], content[1:5000], b"", content[5000:]):
             file.write(part)
     with open(path, "rb", buffering=0) as stream:
         streamed = manifests.measure_stream(stream)
     before = manifests.measure(path)
-    assert before == streamed == file.entry() == manifests.measure(path, sync=True, from_disk=True)
+    assert before == streamed == file.entry() == manifests.measure(path, from_disk=True)
     _damage(path, "altered")
     assert manifests.measure(path) != before
+
+
+def _measured(folder: Path, flush: Flush) -> dict[str, Any]:
+    """As a training writes: one large file in small pieces, and others beside it."""
+    filled()(folder, flush)
+    with manifests.MeasuredFile(folder / "large.pt", flush) as file:
+        for at in range(0, len(WORDS), 100):
+            file.write(WORDS[at : at + 100])
+    return {"large.pt": file.entry()}
+
+
+def test_a_folder_gets_its_name_only_when_all_that_is_in_it_is_on_the_disk(tmp_path, monkeypatch):
+    flushed: dict[int, Any] = {}
+    renamed: list[str] = []
+    sync, rename = os.fsync, os.rename
+
+    def held(inode: int | Path) -> Any:
+        return sorted(os.listdir(inode)) if stat.S_ISDIR(os.stat(inode).st_mode) else os.stat(inode).st_size
+
+    def noted(descriptor: int) -> None:
+        before = held(descriptor)
+        sync(descriptor)
+        flushed[os.fstat(descriptor).st_ino] = before
+
+    def checked(draft: Path, target: Path) -> None:
+        paths = [draft, *draft.rglob("*")]
+        assert {path.name for path in paths} >= {"large.pt", "part.bin", "more", MANIFEST}
+        assert {path.name: held(path) for path in paths} == {path.name: flushed[path.stat().st_ino] for path in paths}
+        rename(draft, target)
+        renamed.append(target.name)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "rename", checked)
+    monkeypatch.setattr(manifests, "FLUSH_BYTES", 256)
+    store = SnapshotStore(tmp_path)
+    snapshot = store.write(3, _measured)
+    assert renamed == [snapshot.name]
+    assert snapshot.name in flushed[tmp_path.stat().st_ino]  # the name itself, last
+    assert store.verify(snapshot.path, from_disk=True) == snapshot
+
+
+@pytest.mark.parametrize("number", [1, 2, 5, 8])
+def test_a_disk_that_loses_what_it_was_given_makes_no_snapshot(tmp_path, monkeypatch, number):
+    """The first is asked for while the large file is still being written."""
+    monkeypatch.setattr(manifests, "FLUSH_BYTES", 256)
+    store = SnapshotStore(tmp_path)
+    before = store.write(3, _measured)
+    real, asked = os.fsync, itertools.count(1)
+
+    def fails_once(descriptor: int) -> None:  # as Linux does: who has been told of it is not told again
+        if next(asked) == number:
+            raise OSError(errno.EIO, "the disk has lost it")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fails_once)
+    with pytest.raises(OSError, match="the disk has lost it"):
+        store.write(4, _measured)
+    monkeypatch.undo()
+    assert os.listdir(tmp_path) == [before.name]
+    assert store.latest_verified() == before
 
 
 def test_a_disk_that_cannot_answer_now_is_not_taken_for_a_bad_snapshot(tmp_path, monkeypatch):
@@ -224,7 +287,7 @@ import resource, sys
 from pathlib import Path
 from trainer_client.snapshots import SnapshotStore
 store = SnapshotStore(Path(sys.argv[1]))
-def fill(folder):
+def fill(folder, _):
     with open(folder / "tensors.pt", "wb") as file:
         for _ in range(100):
             file.write(bytes(10_000))
