@@ -35,12 +35,11 @@ def decision_propose(
     proposal stands already.
     """
     rule = rule_for(job=job, kind=proposal.kind)
-    usage = rule_usage(rule=rule, job=job, now=now) if rule.limits else Usage()
-    verdict = verdict_on(job=job, proposal=proposal, rule=rule, usage=usage)
-    if verdict.answer == "drop" and requested_by is None:
-        return None
     try:
         with transaction.atomic():
+            verdict = verdict_on(job=job, proposal=proposal, rule=rule, usage=_used(rule, job, now))
+            if verdict.answer == "drop" and requested_by is None:
+                return None
             standing = _standing(job, proposal)
             if standing is not None and standing.args == proposal.args:
                 return None
@@ -55,6 +54,15 @@ def decision_propose(
     except (IntegrityError, StaleWrite):
         return None  # another evaluation stored its proposal first, or a person answered the standing one just now
     return decision
+
+
+def _used(rule: Rule, job: Job, now: dt.datetime) -> Usage:
+    """What counts against the limits of the rule. The team's row is held from here to the end of the transaction: of two
+    proposals in the same moment the second sees what the first has used."""
+    if not rule.limits:
+        return Usage()
+    Team.objects.select_for_update().get(pk=job.team_id)
+    return rule_usage(rule=rule, job=job, now=now)
 
 
 def verdict_on(*, job: Job, proposal: Proposal, rule: Rule, usage: Usage) -> Verdict:
