@@ -7,24 +7,28 @@ import pytest
 from jobs.demo import market_job as demo
 from tests.planning.rehearsal import Rehearsal, Stage
 
-TWIN_S = 95.0
+TWIN_S = 64.0
 STEP_TIME_S = {1: 0.55, 2: 0.31}
 
 
-def stage(**fields: float) -> Stage:
+def stage(pace: float, **fields: float) -> Stage:
     tick_s = TWIN_S / demo.TICKS_OF_TWIN
     hourly = {"spot_usd": demo.PRICE_SPOT * demo.FACTOR, "on_demand_usd": demo.PRICE_ON_DEMAND * demo.FACTOR}
     known = {
         "deadline_s": demo.DEADLINE_FACTOR * TWIN_S,
-        "phase_s": demo.FIRST_TICK * tick_s + 2,
+        "phase_s": 2.0,
         "notice_s": demo.NOTICE_S,
     }
-    return Stage(demo.AVAILABILITY, tick_s, **hourly, steps=demo.STEPS, step_time_s=STEP_TIME_S, **{**known, **fields})
+    step_time_s = {n: pace * seconds for n, seconds in STEP_TIME_S.items()}
+    return Stage(demo.AVAILABILITY, tick_s, **hourly, steps=demo.STEPS, step_time_s=step_time_s, **{**known, **fields})
 
 
+@pytest.mark.parametrize("pace", [0.75, 1.0, 1.5])
 @pytest.mark.parametrize("start_s", [2.0, 3.5, 5.0])
-def test_the_demo_is_in_time_and_cheaper_than_uniform_progress_however_long_a_start_takes(start_s: float) -> None:
-    run = Rehearsal(stage(start_s=start_s)).run()
+def test_the_demo_is_in_time_and_cheaper_than_uniform_progress_however_long_starts_and_steps_take(
+    start_s: float, pace: float
+) -> None:
+    run = Rehearsal(stage(pace, start_s=start_s)).run()
     told = "\n".join(run.log)
     assert run.ended_s <= run.stage.deadline_s - 5, told
     assert run.num_notices >= 2, told
