@@ -12,10 +12,10 @@ Table = dict[str, tuple[str, ...]]
 NEXT: Final[dict[str, Table]] = {
     "Job": {
         "draft": ("queued", "cancelled"),
-        "queued": ("running", "failed", "cancelled"),
+        "queued": ("running", "paused", "failed", "cancelled"),
         "running": ("paused", "recovering", "succeeded", "failed", "cancelled"),
-        "paused": ("running", "failed", "cancelled"),
-        "recovering": ("running", "succeeded", "failed", "cancelled"),
+        "paused": ("running", "queued", "recovering", "succeeded", "failed", "cancelled"),
+        "recovering": ("running", "paused", "succeeded", "failed", "cancelled"),
         "succeeded": (),
         "failed": (),
         "cancelled": (),
@@ -88,7 +88,7 @@ MEANING: Final[dict[str, dict[str, str]]] = {
         "draft": "being written, not submitted",
         "queued": "submitted, waits for compute",
         "running": "an attempt trains",
-        "paused": "held by a person or a rule; keeps its place",
+        "paused": "held by a person or at its budget; nothing is started for it until it is let go on; keeps its place",
         "recovering": "its attempt was lost; the next is on its way",
         "succeeded": "reached its goal",
         "failed": "ended without its goal; `failure_class` says why",

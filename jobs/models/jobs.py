@@ -24,6 +24,12 @@ class Job(StatefulModel):
     deadline = models.DateTimeField(null=True, blank=True)
     deadline_passed_at = models.DateTimeField(null=True, help_text="When it was said that the deadline is missed")
     budget_usd = models.DecimalField(max_digits=12, decimal_places=2, null=True, blank=True)
+    budget_warned_usd = models.DecimalField(
+        max_digits=12, decimal_places=2, null=True, help_text="The budget of which it was said that it is nearly spent"
+    )
+    held_for = models.CharField(
+        max_length=300, blank=True, help_text="Why the system has paused it, in words; empty: a person did"
+    )
     priority = models.SmallIntegerField(default=0, help_text="Higher goes first")
     boost = models.SmallIntegerField(default=0, help_text="Points on top of the priority; negative: demoted")
     boost_reason = models.CharField(max_length=300, blank=True)
