@@ -1,11 +1,10 @@
-"""Taking a snapshot on all ranks, at once or behind the back of the training, and finding the one to resume from."""
+"""Taking a snapshot on all ranks, at once or behind the back of the training."""
 
 from __future__ import annotations
 
-import logging
 import pickle
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,28 +13,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trainer_client.accumulation import Piece
-from trainer_client.agreement import Agreement
 from trainer_client.digests import combined_digest, part_digests, state_digest
 from trainer_client.fence import StaleAttempt
 from trainer_client.flushing import Flush
 from trainer_client.partialstep import PartialStep
-from trainer_client.slicefiles import slice_number
-from trainer_client.snapshots import Measured, Snapshot, SnapshotStore, step_of
+from trainer_client.snapshots import Measured, Snapshot, step_of
 from trainer_client.staging import Staging
 from trainer_client.training_state import (
-    LoadedState,
     capture_rng,
     digest_parts,
     model_state,
-    read_state,
     write_head,
     write_tensors,
 )
 
 if TYPE_CHECKING:
     from trainer_client.trainer import BidirectionalMixin
-
-log = logging.getLogger("counterflow.saving")
 
 UNREADABLE = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, EOFError, pickle.UnpicklingError)
 
@@ -247,55 +240,3 @@ def proof(head: dict[str, Any], tensors: dict[str, Any], gradients: Sequence[str
 def compute_environment() -> dict[str, Any]:
     """What equal bits depend on beside the program: threads and instruction set."""
     return {"num_threads": torch.get_num_threads(), "cpu": torch.backends.cpu.get_cpu_capability()}
-
-
-def find_resume(
-    store: SnapshotStore, agreement: Agreement, on_corrupt: Callable[[Path, str], None] | None = None
-) -> LoadedState | None:
-    """The state to go on from on every rank, or None (collective).
-
-    Rank 0 verifies, but for slices, which the ranks share out. A snapshot that is torn, or whole but not to be read by any rank, is
-    set aside and the one before is used.
-    """
-    while True:
-        found: Snapshot | None = None
-        if agreement.rank == 0:
-            found = store.latest_verified(on_corrupt, only=lambda name: slice_number(name) is None)
-        found = agreement.broadcast(found)
-        if found is None:
-            return None
-        loaded, trouble = _read(found, agreement)
-        troubles = [text for text in agreement.gather(trouble) if text]
-        if not troubles:
-            return loaded
-        set_aside(store, found, f"{found.name} verifies but cannot be read: {troubles[0]}", agreement, on_corrupt)
-
-
-def _read(found: Snapshot, agreement: Agreement) -> tuple[LoadedState | None, str]:
-    def is_own(name: str) -> bool:
-        number = slice_number(name)
-        return number is not None and number % agreement.world_size == agreement.rank
-
-    try:
-        SnapshotStore(found.path.parent).verify(found.path, only=is_own)
-        return read_state(found), ""
-    except OSError:
-        raise  # the disk, not the snapshot: another start may read it
-    except UNREADABLE as error:
-        return None, f"{type(error).__name__}: {error}"
-
-
-def set_aside(
-    store: SnapshotStore,
-    snapshot: Snapshot,
-    why: str,
-    agreement: Agreement,
-    on_corrupt: Callable[[Path, str], None] | None,
-) -> None:
-    """It counts no more (rank 0), so that no later start stumbles over it; then all ranks go on (collective)."""
-    if agreement.rank == 0:
-        log.error("snapshot set aside: %s", why)
-        store.set_aside(snapshot.name)
-        if on_corrupt is not None:
-            on_corrupt(snapshot.path, why)
-    agreement.barrier()

@@ -73,6 +73,8 @@ class SnapshotStore:
     `guard()` is entered for what others see, the rename and the deletion; it raises where this writer may not (any more).
     """
 
+    is_shared = True  # what is obtained on one machine is there for all
+
     def __init__(self, root: Path, guard: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         self.root, self._guard = root, guard
 

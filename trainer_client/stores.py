@@ -35,6 +35,8 @@ def open_store(where: Path | str, *, cache: Path | None = None, guard: Guard = n
 class UrlStore(SnapshotStore):
     """See the module. `root` is the folder on this machine; `path` of a snapshot lies in it, `uri` is the address."""
 
+    is_shared = False
+
     def __init__(self, url: str, cache: Path, guard: Guard = nullcontext) -> None:
         super().__init__(cache, guard)
         self.url = url.rstrip("/")

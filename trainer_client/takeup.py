@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer_client.saving import find_resume, set_aside
+from trainer_client.finding import find_resume, set_aside
 from trainer_client.snapshots import step_of
 from trainer_client.training_state import LoadedState
 
