@@ -84,16 +84,24 @@ class DirectiveDesk:
         return bool(entries)
 
     def apply_due(self, step: int, held: bool, only: Container[str] | None = None) -> bool:
-        """Rank 0's due directives on all ranks, one after the other (collective); whether there were any."""
-        own = self._inbox.due(step, held, only) if self._agreement.rank == 0 else None
-        items: list[ReadyDirective] = self._agreement.broadcast(own)
-        for item in items:
+        """Rank 0's due directives on all ranks, one after the other (collective); whether there were any.
+
+        Each is taken out when its turn comes: one that takes long, as an evaluation, sees those behind it.
+        """
+        some = False
+        while (item := self._next(step, held, only)) is not None:
+            some = True
             answer = self._run(item.directive, item.data, step, journal=True)
             if self._agreement.rank == 0:
                 self._inbox.remember(answer)
                 self.acknowledge(answer)
                 self._say(f"directive {item.directive.action} {answer.outcome} at step {step} {answer.detail}".rstrip())
-        return bool(items)
+        return some
+
+    def _next(self, step: int, held: bool, only: Container[str] | None) -> ReadyDirective | None:
+        own = self._inbox.next_due(step, held, only) if self._agreement.rank == 0 else None
+        item: ReadyDirective | None = self._agreement.broadcast(own)
+        return item
 
     def _run(self, directive: Directive, data: bytes | None, step: int, *, journal: bool = False) -> Ack:
         """Prepare on every rank, compare, then commit on every rank."""

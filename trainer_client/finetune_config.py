@@ -118,7 +118,7 @@ def parser() -> argparse.ArgumentParser:
         ("lora", int, "rank of LoRA adapters, 0 for full fine-tuning"),
         ("lora_alpha", int, "LoRA alpha, 0 for twice the rank"),
         ("snapshot_every", int, "steps between snapshots, 0 for none"),
-        ("check_every", int, "micro-steps between looks for directives inside a step"),
+        ("check_every", int, "micro-steps between looks for snapshot directives inside a step"),
         ("export_every", int, "steps between exports of the weights, 0 for none"),
         ("eval_every", int, "steps between evaluations, 0 for none"),
         ("eval_fraction", float, "share of each shard held out for evaluation"),

@@ -21,6 +21,7 @@ log = logging.getLogger("counterflow.inbox")
 
 FETCH_TRIES = 6
 FIRST_WAIT_S = 0.5
+LEAVING = frozenset({"resize", "drain", "stop"})  # a machine may be taken soon: nothing is waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +61,18 @@ class DirectiveInbox:
         with self._lock:
             self._seen[ack.id] = ack
 
-    def due(self, step: int, held: bool = False, only: Container[str] | None = None) -> list[ReadyDirective]:
-        """What may be applied before `step`, in order of arrival. Taken out for good.
+    def next_due(self, step: int, held: bool = False, only: Container[str] | None = None) -> ReadyDirective | None:
+        """The first that may be applied before `step`, in order of arrival. Taken out for good.
 
         A run that is `held` reaches no later step, so `resume` is due then whatever step it names. With `only`, nothing that
-        came behind an action not in it.
+        came behind an action not in it, but for orders to leave.
         """
         with self._lock:
-            ready = self._due_keys(step, held, only)
-            self._order = [key for key in self._order if key not in ready]
-            return [self._ready.pop(key) for key in ready]
+            keys = self._due_keys(step, held, only)
+            if not keys:
+                return None
+            self._order.remove(keys[0])
+            return self._ready.pop(keys[0])
 
     def anything_due(self, step: int, held: bool = False, only: Container[str] | None = None) -> bool:
         """A cheap look for the control point of every step."""
@@ -82,7 +85,8 @@ class DirectiveInbox:
         due = [key for key in self._order if key in self._ready and self._is_due(key, step, held)]
         if only is None:
             return due
-        return list(takewhile(lambda key: self._ready[key].directive.action in only, due))
+        front = list(takewhile(lambda key: self._ready[key].directive.action in only, due))
+        return front + [key for key in due[len(front) :] if self._ready[key].directive.action in LEAVING]
 
     def _is_due(self, key: str, step: int, held: bool) -> bool:
         directive = self._ready[key].directive

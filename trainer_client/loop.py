@@ -166,7 +166,7 @@ class ElasticLoop:
 
     def _train(self) -> None:
         while self.step < self.args.max_steps and self.leave is None:
-            if self.evaluation_due:
+            if self.evaluation_due and not self.session.leaves:
                 self.evaluate_held_out(self.step)
             self._take_in_growth()
             batch = self.planner.agreed_batch(self.step)

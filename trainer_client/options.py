@@ -20,7 +20,7 @@ class BidirectionalOptions:
 
     `fidelity`: after a resize the weights are `exact`ly those of any other sequence of worlds; or bit by bit those of the
     `same_world`, and of others up to rounding, which takes the least memory. `check_every`: micro-steps between looks for
-    directives inside a step.
+    `snapshot` directives inside a step (orders to leave are looked for at every one).
     `async_snapshots`: periodic snapshots are copied in memory and written while training goes on. `snapshot_url`: an fsspec address
     for snapshots instead of `snapshot_dir`, which still holds exports and the journal. `parallel`: each worker holds a copy of the
     model (`ddp`) or a slice of it, its moments and its gradients (`fsdp`).

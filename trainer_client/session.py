@@ -23,15 +23,15 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trainer_client import protocol
 from trainer_client.agreement import Agreement
 from trainer_client.directives import Commit, DirectiveDesk, DirectiveRefused, Handler
-from trainer_client.inbox import DirectiveInbox
+from trainer_client.inbox import LEAVING, DirectiveInbox
 from trainer_client.journal import Journal, write_durably
+from trainer_client.leaving import Control, Leave
 from trainer_client.outbox import Outbox
 from trainer_client.protocol import Ack
 from trainer_client.reporter import Reporter
@@ -46,30 +46,7 @@ __all__ = ["Control", "DirectiveRefused", "Leave", "Session", "SessionConfig"]
 START_WAIT_S = 3.0
 FINISH_WAIT_S = 10.0
 HOLD_POLL_S = 0.2
-INSIDE_STEP = frozenset(
-    {"snapshot", "resize", "drain", "stop"}
-)  # directives that can be followed while a step is under way
-
-
-@dataclass(frozen=True, slots=True)
-class Leave:
-    """All ranks leave before the next step: with which outcome, exit code and reason. `save` asks for a snapshot first."""
-
-    outcome: str
-    exit_code: int
-    reason: str
-    save: bool = True
-    args: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Control:
-    """What a control point agreed. `sums` are the caller's numbers added over ranks; `changed`: something took effect."""
-
-    step: int
-    sums: list[int]
-    changed: bool = False
-    leave: Leave | None = None
+INSIDE_STEP = LEAVING | {"snapshot"}  # directives that can be followed while a step is under way
 
 
 class Session:
@@ -264,12 +241,13 @@ class Session:
         return self.reporter is not None and self.reporter.superseded
 
     def ask(self, step: int, *, directives: bool = False) -> Callable[[], Leave | None]:
-        """A control point inside optimizer step `step`, in two halves (both collective).
+        """A control point inside optimizer step `step` or an evaluation before it, in two halves (both collective).
 
-        This one does not wait. The returned function, called after the next piece of work, waits for all ranks, applies the
-        directives that can be followed inside a step (if asked for), and says whether all leave now.
+        This one does not wait. The returned function, called after the next piece of work, waits for all ranks, follows orders to
+        leave (with `directives` whatever can be followed inside a step), and says whether all leave now.
         """
-        due = directives and self.rank == 0 and self._inbox.anything_due(step, False, INSIDE_STEP)
+        only, before = INSIDE_STEP if directives else LEAVING, self._leave
+        due = self.rank == 0 and self._inbox.anything_due(step, False, only)
         answer = self.agreement.sum_later([int(due), int(self._terminated.is_set()), int(self._superseded())])
 
         def settle() -> Leave | None:
@@ -277,15 +255,20 @@ class Session:
             if superseded:
                 self._leave = Leave("stopped", protocol.EXIT_SUPERSEDED, "a newer attempt exists", save=False)
             elif some_due:
-                self.desk.apply_due(step, False, INSIDE_STEP)
+                self.desk.apply_due(step, False, only)
             self._note_termination(terminated)
-            return self._leave
+            return self._leave if terminated or self._leave is not before else None  # a last evaluation goes on
 
         return settle
 
     def _note_termination(self, terminated: int) -> None:
         if terminated and self._leave is None:
             self._leave = Leave("preempted", protocol.EXIT_PREEMPTED, "told to leave (SIGTERM)")
+
+    @property
+    def leaves(self) -> bool:
+        """Whether all were told to leave, equal on all ranks."""
+        return self._leave is not None
 
     def request_leave(self, leave: Leave) -> None:
         """All leave: at once where a step is under way (`ask`), else before the next. For handlers, hence equal on all ranks."""

@@ -2,8 +2,8 @@
 
 Before a round the ranks settle what they asked each other before the round before it, so that asking costs no waiting: a rank
 may be one round ahead of another; with unequal shares as many as pass while the smallest share does one micro-batch
-(`StepWork.lead`). A SIGTERM is therefore followed at the next micro-step, or the one after it; directives are looked for with
-every `check_every`-th round.
+(`StepWork.lead`). A SIGTERM or an order to leave is therefore followed at the next micro-step, or the one after it; what else can
+be followed inside a step is looked for with every `check_every`-th round.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ class BidirectionalMixin(_Base):
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> tuple[list[Any], None]:
         """Control point and global batch of the next step; an empty list ends the loop."""
         step = self.state.global_step
-        if self.evaluation_due:
+        if self.evaluation_due and not self.session.leaves:
             self.evaluate_held_out(step)
         batch = None if step >= self.args.max_steps or self.leave else self.planner.agreed_batch(step)
         if batch is None:

@@ -21,25 +21,32 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def arriving(trainer: Any, session: Any, moment: tuple[int, int], orders: list[dict[str, Any]]) -> None:
-    """Let directives arrive while the micro-batch `moment` = (step, index) is done."""
-    from trainer_client.inbox import ReadyDirective
+def arriving(trainer: Any, session: Any, moment: Any, orders: list[dict[str, Any]]) -> None:
+    """Let directives arrive while the micro-batch `moment` = (step, index) is done, or in the midst of ("evaluation", step)."""
     from trainer_client.protocol import Directive
 
-    micro_step = trainer.micro_step
+    micro_step, sample_losses, evaluate = trainer.micro_step, trainer.sample_losses, trainer.evaluate_held_out
+    evaluating: list[int] = []
 
     def noted(model: Any, batch: Any, micro: Any) -> Any:
         if (batch.step, micro.index) == moment:
-            for raw in orders:
-                directive = Directive.parse(raw)
-                session._inbox._order.append(directive.id)
-                session._inbox._set_ready(ReadyDirective(directive))
+            session._inbox.receive([Directive.parse(raw) for raw in orders])
         return micro_step(model, batch, micro)
 
-    trainer.micro_step = noted
+    def noted_losses(*args: Any) -> Any:
+        if moment[0] == "evaluation" and evaluating == [moment[1]]:
+            evaluating.append(-1)
+            session._inbox.receive([Directive.parse(raw) for raw in orders])
+        return sample_losses(*args)
+
+    def noted_evaluation(step: int) -> Any:
+        evaluating[:] = [step]
+        return evaluate(step)
+
+    trainer.micro_step, trainer.sample_losses, trainer.evaluate_held_out = noted, noted_losses, noted_evaluation
 
 
-def _ordered(folder: Path, orders: list[dict[str, Any]], moment: tuple[int, int]) -> dict[str, Any]:
+def _ordered(folder: Path, orders: list[dict[str, Any]], moment: Any, more: dict[str, Any] = {}) -> dict[str, Any]:  # noqa: B006
     """A run on this rank during which orders arrive."""
     from tests.trainer.worlds import training
 
@@ -53,10 +60,11 @@ def _ordered(folder: Path, orders: list[dict[str, Any]], moment: tuple[int, int]
         trainer.session.report_snapshot = lambda **told: saved.append(told)
         seen["trainer"] = trainer
 
-    code = training(base_config(folder, **FIELDS), prepare)
+    code = training(base_config(folder, **FIELDS | more), prepare)
     places = [(told["step"], told["micro_step"]) for told in saved if told["status"] == "verified"]
     weights = seen["trainer"].source.mixture.weights()
-    return {"code": code, "acks": acks, "places": places, "weights": weights}
+    evaluated = seen["trainer"].last_evaluation
+    return {"code": code, "acks": acks, "places": places, "weights": weights, "evaluated": evaluated}
 
 
 def test_snapshot_and_resize_are_followed_inside_a_step_at_every_second_micro_step(folder: Path) -> None:
@@ -81,12 +89,71 @@ def test_snapshot_and_resize_are_followed_inside_a_step_at_every_second_micro_st
 def test_what_changes_data_waits_for_the_end_of_the_step_and_so_does_what_came_after_it(folder: Path) -> None:
     orders = [
         {"id": "d1", "action": "set_weights", "args": {"weights": {"a": 5.0}}},
-        {"id": "d2", "action": "stop", "args": {}},
+        {"id": "d2", "action": "snapshot", "args": {}},
     ]
     (seen,) = run_world(1, _ordered, folder, orders, (1, 0), folder=folder)
     assert seen["acks"] == [("d1", "applied", 2), ("d2", "applied", 2)]
-    assert seen["places"] == [(2, 0)]
+    assert seen["places"][0] == (2, 0)
     assert seen["weights"]["a"] == 5.0
+
+
+@pytest.mark.parametrize(
+    ("order", "code"),
+    [
+        ({"action": "resize", "args": {"num_workers": 1}}, 80),
+        ({"action": "drain", "args": {"rank": 1}}, 80),
+        ({"action": "stop"}, 82),
+    ],
+    ids=lambda value: value["action"] if isinstance(value, dict) else None,
+)
+def test_an_order_to_leave_is_followed_at_the_next_micro_steps_before_what_waits(
+    folder: Path, order: dict[str, Any], code: int
+) -> None:
+    """A provider's notice comes so, and a step of 40 micro-batches with the default `check_every` may outlast it."""
+    waits = {"id": "d1", "action": "set_weights", "args": {"weights": {"a": 5.0}}}
+    more = {"global_batch": 40, "check_every": 50}
+    ranks = run_world(2, _ordered, folder, [waits, {"id": "d2", **order}], (1, 0), more, folder=folder)
+    assert [rank["code"] for rank in ranks] == [code, code]
+    assert ranks[0]["acks"] == [("d2", "applied", 1)]
+    ((step, micro_step),) = ranks[0]["places"]
+    assert step == 1
+    assert 0 < micro_step <= 6  # of 40: two ranks, three rounds at most
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_an_order_to_leave_cuts_an_evaluation_off_and_the_next_attempt_makes_up_for_it(
+    folder: Path, parallel: str
+) -> None:
+    more = {"eval_every": 2, "eval_fraction": 0.4, "check_every": 50, "parallel": parallel}
+    order = {"id": "d1", "action": "resize", "args": {"num_workers": 1}}
+    ranks = run_world(2, _ordered, folder, [order], ("evaluation", 2), more, folder=folder)
+    assert [rank["code"] for rank in ranks] == [80, 80]
+    assert ranks[0]["acks"] == [("d1", "applied", 2)]
+    assert ranks[0]["places"] == [(2, 0)]
+    assert ranks[0]["evaluated"] == {}
+    (rest,) = run_world(1, train, base_config(folder, **FIELDS | more, resume=True), folder=folder)
+    assert rest["start"] == 2
+    assert rest["evaluations"].keys() == {2, 3}
+
+
+def test_an_evaluation_that_was_ordered_does_not_hold_up_the_order_to_leave_behind_it(folder: Path) -> None:
+    orders = [
+        {"id": "d1", "action": "evaluate", "args": {}},
+        {"id": "d2", "action": "resize", "args": {"num_workers": 1}},
+    ]
+    alone = run_world(1, _ordered, folder, orders, (1, 13), {"eval_fraction": 0.4}, folder=folder)
+    assert [rank["code"] for rank in alone] == [80]
+    assert alone[0]["evaluated"] == {}
+    assert sorted(ack[0] for ack in alone[0]["acks"]) == ["d1", "d2"]
+
+
+def test_a_run_whose_goal_is_reached_in_an_evaluation_still_does_its_last_one(folder: Path) -> None:
+    more = {"eval_every": 2, "eval_fraction": 0.4}
+    order = {"id": "d1", "action": "stop", "args": {"outcome": "done"}}
+    ranks = run_world(2, _ordered, folder, [order], ("evaluation", 2), more, folder=folder)
+    assert [rank["code"] for rank in ranks] == [0, 0]
+    assert ranks[0]["acks"] == [("d1", "applied", 2)]
+    assert ranks[0]["evaluated"].keys() == COUNTS.keys()
 
 
 def test_leaving_again_before_a_resumed_step_loses_none_of_it(folder: Path) -> None:
