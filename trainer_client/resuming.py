@@ -21,8 +21,8 @@ from trainer_client.training_state import (
     digest_parts,
     load_model_state,
     load_optimizer_state,
-    model_state,
     restore_rng,
+    state_as_saved,
 )
 
 if TYPE_CHECKING:
@@ -147,7 +147,10 @@ class Resumption:
 
     def _live(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Parameters, and the state of the optimizer, as they are now."""
-        return model_state(self._trainer.model), self._trainer.optimizer.state_dict()
+        return self._model_state(), self._trainer.optimizer.state_dict()
+
+    def _model_state(self) -> dict[str, Any]:
+        return state_as_saved(self._trainer.model, self.loaded.tensors["model"])
 
     def _give_up_on(self, trouble: str) -> None:
         """Set the snapshot aside and take the one before; or end, where the snapshot is not to blame."""

@@ -21,7 +21,7 @@ from trainer_client.slicefiles import (
 from trainer_client.slices import like, local
 from trainer_client.slicesaving import live_slices, without_slices
 from trainer_client.snapshots import SnapshotCorrupt
-from trainer_client.training_state import check_names, load_optimizer_state, model_state
+from trainer_client.training_state import check_names, load_optimizer_state
 
 if TYPE_CHECKING:
     import torch
@@ -60,14 +60,14 @@ class SliceResumption(Resumption):
 
     def _live(self) -> tuple[dict[str, Any], dict[str, Any]]:
         trainer = self._trainer
-        state = {MODEL: model_state(trainer.model), OPTIMIZER: trainer.optimizer.state_dict()}
+        state = {MODEL: self._model_state(), OPTIMIZER: trainer.optimizer.state_dict()}
         whole = with_slices(without_slices(state), self._digests, self._digests.__getitem__)
         return whole[MODEL], whole[OPTIMIZER]
 
     def _load_tensors(self) -> None:
-        trainer, loaded = self._trainer, self.loaded
+        loaded = self.loaded
         self._rows = loaded.slices or WholeRows(loaded.tensors, map(loaded.gradients, self._old_ranks()))
-        model = model_state(trainer.model)
+        model = self._model_state()
         saved = self._shapes(MODEL) | {name: tuple(tensor.shape) for name, tensor in loaded.tensors[MODEL].items()}
         check_names(model, saved)
         for name, tensor in model.items():

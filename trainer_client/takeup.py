@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
 from trainer_client.finding import find_resume, set_aside
 from trainer_client.snapshots import step_of
 from trainer_client.training_state import LoadedState
@@ -44,6 +47,11 @@ def take_up(trainer: BidirectionalMixin, *, refused: Iterable[str] = ()) -> Load
 def begin_session(trainer: BidirectionalMixin, planned_steps: int) -> None:
     """The trainer's first word, with what it has put back; then changes of earlier attempts are known again (collective)."""
     resumption, session = trainer.resumption, trainer.session
+    if trainer.options.fidelity == "exact" and has_running_statistics(trainer.model):
+        session.say(
+            "running statistics (BatchNorm) are those of the micro-batches that rank 0 does: exact holds for what is trained, "
+            "not for them"
+        )
     loaded = resumption.loaded if resumption else None
     session.start(
         planned_steps=planned_steps,
@@ -58,3 +66,8 @@ def begin_session(trainer: BidirectionalMixin, planned_steps: int) -> None:
     trainer.controls.take_past_data(session.desk.past)
     if loaded is not None:
         trainer.saver.saved = trainer.saver.key(loaded.step, int(loaded.head["micro_step"]))
+
+
+def has_running_statistics(model: nn.Module) -> bool:
+    """Whether forward passes of the training change buffers, each rank its own."""
+    return any(isinstance(part, _NormBase) and part.training and part.track_running_stats for part in model.modules())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,15 +93,36 @@ def gradient_file(rank: int) -> str:
 
 
 def model_state(model: nn.Module) -> dict[str, torch.Tensor]:
-    """All of a fully trained model, else its trainable parameters only (LoRA: the base comes from where it came)."""
-    if all(parameter.requires_grad for parameter in model.parameters()):
-        return model.state_dict()
-    return {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad}
+    """All of a fully trained model, else its trainable parameters and its buffers, such as running statistics, which change
+    with training too (LoRA: the base comes from where it came)."""
+    whole = model.state_dict()
+    if _trains_all(model):
+        return whole
+    trained = {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad}
+    return trained | {name: whole[name] for name in _buffers(model) if name in whole}
+
+
+def state_as_saved(model: nn.Module, saved: Collection[str]) -> dict[str, torch.Tensor]:
+    """What of the model a snapshot with these names holds: `model_state`, or as it once was where parameters are frozen, without
+    the buffers."""
+    state = model_state(model)
+    buffers = {} if _trains_all(model) else _buffers(model)
+    if any(name in buffers for name in saved):
+        return state
+    return {name: tensor for name, tensor in state.items() if name not in buffers}
+
+
+def _trains_all(model: nn.Module) -> bool:
+    return all(parameter.requires_grad for parameter in model.parameters())
+
+
+def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:
+    return dict(model.named_buffers(remove_duplicate=False))
 
 
 def load_model_state(model: nn.Module, state: dict[str, torch.Tensor]) -> None:
     """Put parameters back; every expected name must be there and no other (a missing one would train on from noise)."""
-    check_names(model_state(model), {name: tuple(tensor.shape) for name, tensor in state.items()})
+    check_names(state_as_saved(model, state), {name: tuple(tensor.shape) for name, tensor in state.items()})
     model.load_state_dict(state, strict=False)
 
 
