@@ -7,7 +7,7 @@ import time
 
 from django.utils import timezone
 
-from forecasting.policies.registry import PLANNING_POOL, make_policy
+from forecasting.policies.registry import PLANNING_POOL, make_policies
 from forecasting.simulate import Market
 from jobs.plan_facts import market_past
 from jobs.selectors.planning import OfferNow, offers_for_planning
@@ -35,7 +35,7 @@ def policies_tick(*, now: dt.datetime, budget_s: float = BUDGET_S) -> int:
         return 0
     offers = {offer.offer.pk: offer for offer in offers_for_planning()}
     on_demand = min((o.usd_per_hour for o in offers.values() if not o.offer.is_spot), default=None)
-    pool, markets = [make_policy(name) for name in PLANNING_POOL], {}
+    pool, markets = make_policies(PLANNING_POOL), {}
     num, end = 0, time.monotonic() + budget_s
     for row in due:
         offer, slot_s = offers.get(row.offer_id), float(row.numbers["slot_s"])

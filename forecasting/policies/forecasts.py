@@ -59,7 +59,10 @@ def noisy(inner: Forecaster, share: float, seed: int = 0) -> Forecaster:
 
 
 class Remembered:
-    """The same forecasts, each made once: the members of a pool ask for the same ones over and over."""
+    """The same forecasts, each made once: the members of a pool, and jobs that follow one, ask for the same ones over and over.
+
+    Threads may share it. A forecast is given to all who ask for it, so nobody may write into it.
+    """
 
     def __init__(self, inner: Forecaster, size: int = 2048) -> None:
         self.inner, self.size = inner, size
@@ -68,11 +71,14 @@ class Remembered:
     def __call__(self, availability: IntArray, price: FloatArray, horizon: int) -> tuple[FloatArray, FloatArray]:
         marks = (zlib.crc32(np.ascontiguousarray(past).tobytes()) for past in (availability, price))
         key = (len(availability), horizon, *marks)
-        if key not in self._known:
-            self._known[key] = self.inner(availability, price, horizon)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self.inner(availability, price, horizon)
+            for part in found:
+                part.flags.writeable = False
             if len(self._known) > self.size:
                 self._known.popitem(last=False)
-        return self._known[key]
+        return found
 
 
 def from_models(

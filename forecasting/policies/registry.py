@@ -1,7 +1,7 @@
 """Policies by name: what replay, the selector and the pages offer."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from forecasting.guard import Guarded
 from forecasting.policies.ahanp import AHANP
@@ -23,30 +23,36 @@ PLANNING_POOL = (
     "AHAP(6,2,0.8)~0.3",
 )
 
-POLICIES: dict[str, Callable[[], Policy]] = {
-    "OnDemandOnly": OnDemandOnly,
-    "SpotFirst": SpotFirst,
-    "UniformProgress": UniformProgress,
-    "AHANP": lambda: AHANP(0.05),
-    "AHAP": lambda: AHAP(12, 3, 0.8, error_switch=0.3),
-    "StochasticProgram": StochasticProgram,
+POLICIES: dict[str, Callable[[Forecaster], Policy]] = {
+    "OnDemandOnly": lambda _: OnDemandOnly(),
+    "SpotFirst": lambda _: SpotFirst(),
+    "UniformProgress": lambda _: UniformProgress(),
+    "AHANP": lambda _: AHANP(0.05),
+    "AHAP": lambda forecaster: AHAP(12, 3, 0.8, forecaster, error_switch=0.3),
+    "StochasticProgram": lambda _: StochasticProgram(),
 }
 
 
-def make_policy(name: str) -> Guarded:
+def make_policy(name: str, forecaster: Forecaster = markov_forecast) -> Guarded:
     """A guarded policy: a name in POLICIES, or with parameters as in `AHAP(12,3,0.8)`, `AHAP(12,3,0.8)~0.3`, `AHANP(0.05)`."""
     found = re.fullmatch(r"(\w+)(?:\(([\d.,\s]*)\)(?:~([\d.]+))?)?", name.strip())
     if found and found[2] is None and found[1] in POLICIES:
-        return Guarded(POLICIES[found[1]]())
+        return Guarded(POLICIES[found[1]](forecaster))
     numbers = [float(x) for x in (found[2] or "").split(",") if x.strip()] if found else []
     if found and found[1] == "AHAP" and len(numbers) == 3:
         switch = float(found[3]) if found[3] else None
-        return Guarded(AHAP(int(numbers[0]), int(numbers[1]), numbers[2], error_switch=switch))
+        return Guarded(AHAP(int(numbers[0]), int(numbers[1]), numbers[2], forecaster, error_switch=switch))
     if found and found[1] == "AHANP" and len(numbers) == 1 and not found[3]:
         return Guarded(AHANP(numbers[0]))
     raise ValueError(
         f"unknown policy {name!r}; known are {', '.join(POLICIES)}, AHAP(window,commitment,threshold), AHANP(threshold)"
     )
+
+
+def make_policies(names: Iterable[str], forecaster: Forecaster = markov_forecast) -> list[Guarded]:
+    """Policies that look at the same markets: what several of them ask of the forecaster is forecast once."""
+    forecaster = Remembered(forecaster)
+    return [make_policy(name, forecaster) for name in names]
 
 
 def make_pool(forecaster: Forecaster = markov_forecast) -> list[Guarded]:

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from forecasting.policies.epoch import Follow
+from forecasting.policies.forecasts import Forecaster, markov_forecast
 from forecasting.policies.registry import PROGRAMME, make_policy
 from forecasting.problem import Job as Task
 from forecasting.problem import Situation
@@ -74,8 +75,13 @@ def _stepped(seconds: float) -> float:
     return float(CHANGEOVER_STEP ** math.ceil(math.log(seconds, CHANGEOVER_STEP) - 1e-9))
 
 
-def follow_of(facts: PlanFacts, situation: Situation, slot_s: float) -> Follow | None:
-    """The policy that decides, on the even line from where the job could first be planned; None for the programme."""
+def follow_of(
+    facts: PlanFacts, situation: Situation, slot_s: float, forecaster: Forecaster = markov_forecast
+) -> Follow | None:
+    """The policy that decides, on the even line from where the job could first be planned; None for the programme.
+
+    Each job has a policy of its own, whose plans depend on what it was asked before; the forecaster may be shared.
+    """
     name = facts.followed.policy
     if name == PROGRAMME or facts.speed is None:
         return None
@@ -83,4 +89,4 @@ def follow_of(facts: PlanFacts, situation: Situation, slot_s: float) -> Follow |
     done = facts.steps_done * facts.speed.step_time_1_s / slot_s
     slot = round(facts.begun_s / slot_s)
     line = replace(task, work=situation.work_left + done, deadline_slots=slot + task.deadline_slots)
-    return Follow(make_policy(name).policy, line, slot)
+    return Follow(make_policy(name, forecaster).policy, line, slot)

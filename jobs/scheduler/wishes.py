@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from forecasting.policies.epoch import Pass, Planned, plan_many
+from forecasting.policies.forecasts import Remembered, markov_forecast
 from forecasting.problem import Allocation
 from jobs.scheduler.plain import plain_wish
 from jobs.scheduler.planner import Markets, PlanFacts, Wish, last_safe_s, sentence_of, slot_of, uses_programme
@@ -19,19 +20,20 @@ def wishes(
 ) -> list[tuple[Wish, Wish]]:
     """(wish, the same if on-demand could be had without asking) per job, in the order given.
 
-    The jobs of one shape share a backward pass; `passes` says what that of each job has to be made for at least. The two differ
-    where only the time for an answer is running out.
+    The jobs of one shape share a backward pass, and all of them each forecast; `passes` says what the pass of each job has to be
+    made for at least. The two differ where only the time for an answer is running out.
     """
     places = [i for i, facts in enumerate(jobs) if uses_programme(facts)]
     plain = {i: plain_wish(jobs[i]) for i in set(range(len(jobs))).difference(places)}
     found = {i: (wish, wish) for i, wish in plain.items()}
     situations = [situation_of(jobs[i], markets, clock_s) for i in places]
+    forecaster = Remembered(markov_forecast)
     planned = plan_many(
         situations,
         spreads=[jobs[i].spread for i in places],
         deadlines=[deadline_slots(jobs[i], markets) for i in places],
         follow=[
-            follow_of(jobs[i], situation, situation.job.slot_s / markets.pace)
+            follow_of(jobs[i], situation, situation.job.slot_s / markets.pace, forecaster)
             for i, situation in zip(places, situations, strict=True)
         ],
         passes=[passes[i] for i in places] if passes else None,

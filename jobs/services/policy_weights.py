@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from forecasting.guard import Guarded
-from forecasting.policies.registry import PLANNING_POOL, make_policy
+from forecasting.policies.registry import PLANNING_POOL, make_policies
 from forecasting.selector import HedgeState, PolicySelector, member_utilities, scaled_utilities
 from forecasting.simulate import Market
 from jobs.models import Offer, PolicyWeights
@@ -57,7 +57,7 @@ def window_learn(
         return False
     state = HedgeState.from_json(row.state) if row.state.get("names") == list(PLANNING_POOL) else None
     selector = PolicySelector(PLANNING_POOL, share=SHARE, state=state)
-    members = pool or [make_policy(name) for name in PLANNING_POOL]
+    members = pool or make_policies(PLANNING_POOL)
     selector.learn(scaled_utilities(member_utilities(members, task, market, start), task))
     weights, known = selector.weights, selector.state.num_jobs >= MIN_WINDOWS
     fields = {
