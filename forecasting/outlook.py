@@ -8,6 +8,7 @@ Legend: P paths, T slots to the deadline, X market states, J modes of the job, W
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
@@ -72,9 +73,16 @@ def _walk(cumulated, draws, start):  # type: ignore[no-untyped-def]
 
 def work_quantiles(work: float, spread: float, num_paths: int, seed: int = 0) -> FloatArray:
     """Amounts of work around `work` with a relative standard deviation of `spread`, one per path, evenly over the quantiles."""
+    return work * np.maximum(0.2, 1 + spread * _normals(num_paths, seed))
+
+
+@lru_cache(maxsize=64)
+def _normals(num_paths: int, seed: int) -> FloatArray:
+    """The quantiles of the normal distribution in the middle of each of so many equal parts, in a random order."""
     levels = (np.arange(num_paths) + 0.5) / num_paths
-    factors = np.array([max(0.2, 1 + spread * NormalDist().inv_cdf(level)) for level in levels])
-    return work * np.asarray(np.random.default_rng(seed).permutation(factors))
+    normals: FloatArray = np.random.default_rng(seed).permutation([NormalDist().inv_cdf(level) for level in levels])
+    normals.flags.writeable = False
+    return normals
 
 
 def summarize(costs: FloatArray, ends: FloatArray, deadline: float) -> Outlook:
@@ -83,8 +91,17 @@ def summarize(costs: FloatArray, ends: FloatArray, deadline: float) -> Outlook:
 
 
 def _band(values: FloatArray) -> Band:
-    low, high = np.quantile(values, (LOW, HIGH))
-    return Band(float(values.mean()), float(low), float(high))
+    ordered = np.sort(values).tolist()
+    return Band(float(values.mean()), quantile_of(ordered, LOW), quantile_of(ordered, HIGH))
+
+
+def quantile_of(ordered: list[float], level: float) -> float:
+    """As `np.quantile` has it, bit by bit; of a few values in order in a hundredth of its time."""
+    place = level * (len(ordered) - 1)
+    before = int(place)
+    low, high = ordered[before], ordered[min(before + 1, len(ordered) - 1)]
+    share = place - before
+    return low + (high - low) * share if share < 0.5 else high - (high - low) * (1 - share)
 
 
 def steady_outlook(job: Job, work: FloatArray, spot: int, on_demand: int, price: float, deadline: float) -> Outlook:

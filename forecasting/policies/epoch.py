@@ -32,7 +32,7 @@ from forecasting.policies.chain import fit_chain
 from forecasting.policies.hazards import ChainSettings
 from forecasting.policies.program import choose
 from forecasting.policies.stochastic import StochasticProgram, Tables, build_tables, planning_sizes, pure_modes
-from forecasting.problem import Allocation, IntArray, Job, Reason, Situation
+from forecasting.problem import Allocation, FloatArray, IntArray, Job, Reason, Situation
 
 _SHARED_BYTES = 250_000_000
 _THREADS = 2
@@ -150,7 +150,7 @@ def _group(situations: list[Situation], looks: list[_Look], settings: ChainSetti
         return [_alone(s, alone, look) for s, look in zip(situations, looks, strict=True)]
     market = tables.chain.encode(offer.availability if most.spot_allowed else np.zeros_like(offer.availability))
     paths = draw_paths(tables.chain.moves[0], market, horizon, looks[0].num_paths)
-    out = []
+    costs, out = _costs_of_states(first, tables), []
     for s, look in zip(situations, looks, strict=True):
         if s.slots_left <= 0:
             out.append(_alone(s, alone, look))
@@ -158,7 +158,7 @@ def _group(situations: list[Situation], looks: list[_Look], settings: ChainSetti
         allocation, unasked = _decided(s, look, lambda s: _look_up(s, tables, market, horizon))
         rolled = _followed_outlook(s, look, tables, paths, horizon)
         name = look.follow.policy.name if look.follow is not None and rolled is not None else alone.name
-        outlook = rolled or _outlook(s, tables, paths, horizon, look)
+        outlook = rolled or _outlook(s, tables, costs, paths, horizon, look)
         out.append(Planned(allocation, unasked, outlook, name, Pass(work, horizon)))
     return out
 
@@ -170,7 +170,8 @@ def _decided(s: Situation, look: _Look, programme: Callable[[Situation], Allocat
         wish = look.follow.policy.decide(s)
     else:
         wish = programme(s)
-    return guarded(s, wish), _unasked(s, wish)
+    allocation = guarded(s, wish)
+    return allocation, _unasked(s, wish) if s.job.approval_slots else allocation
 
 
 def _alone(s: Situation, policy: StochasticProgram, look: _Look) -> Planned:
@@ -200,18 +201,24 @@ def _followed_outlook(s: Situation, look: _Look, tables: Tables, paths: IntArray
 
 
 def _unasked(s: Situation, wish: Allocation) -> Allocation:
-    if not s.job.approval_slots:
-        return guarded(s, wish)
     return guarded(replace(s, job=replace(s.job, approval_slots=0)), wish)
 
 
-def _outlook(s: Situation, tables: Tables, paths: IntArray, horizon: int, look: _Look) -> Outlook:
-    machine, speed = tables.machine, float(s.job.curve[s.job.top_size])
+def _spot_pays(s: Situation) -> bool:
+    return s.spot_price < s.job.on_demand_price and s.job.spot_allowed
+
+
+def _costs_of_states(s: Situation, tables: Tables) -> FloatArray:
+    """Cost of a slot in each state of the market, [X, J]: the same for all jobs of a group."""
     carried = tables.chain.sizes[tables.chain.level]
-    price = s.spot_price
-    spot_pays = price < s.job.on_demand_price and s.job.spot_allowed
-    costs = machine.costs(s.job, carried if spot_pays else np.zeros_like(carried), np.full(len(carried), price))
-    now_costs = machine.costs(s.job, np.array([s.available if spot_pays else 0]), np.array([price]))[0]
+    there = carried if _spot_pays(s) else np.zeros_like(carried)
+    return tables.machine.costs(s.job, there, np.full(len(carried), s.spot_price))
+
+
+def _outlook(s: Situation, tables: Tables, costs: FloatArray, paths: IntArray, horizon: int, look: _Look) -> Outlook:
+    machine, speed = tables.machine, float(s.job.curve[s.job.top_size])
+    here = np.array([s.available if _spot_pays(s) else 0])
+    now_costs = machine.costs(s.job, here, np.array([s.spot_price]))[0]
     total, ends = roll(
         tables.after, horizon - s.slots_left, costs, now_costs, machine.gain, machine.nxt, tables.wait, speed,
         tables.top_mode, tables.cell, s.slots_left, work_quantiles(s.work_left, look.spread, len(paths)),

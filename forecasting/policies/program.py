@@ -14,18 +14,26 @@ from numba import njit
 _NEVER = np.float32(1e30)
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "arcp", "nsz"})
 def solve(costs, moves, part, gain, nxt, wait, speed, top_mode, cell, num_cells, short_price, keep):  # type: ignore[no-untyped-def]
-    """Expected cost still to come after each of the next `keep` slots.
+    """Expected cost still to come after each of the next `keep` slots, as a table of its own: `add_solution`."""
+    after = np.zeros((keep, num_cells + 1, gain.shape[0], costs.shape[1]), dtype=np.float32)
+    add_solution(after, np.float32(1), costs, moves, part, gain, nxt, wait, speed, top_mode, cell, short_price)
+    return after
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "arcp", "nsz"})
+def add_solution(after, share, costs, moves, part, gain, nxt, wait, speed, top_mode, cell, short_price):  # type: ignore[no-untyped-def]
+    """Add `share` of the expected cost still to come after each of the next `keep` slots to `after` [keep, W+1, S, X].
+
+    Tables are large: one that several markets are mixed in is written once, and only where work can be.
 
     costs [J,X] float32 money of a mode (inf if not there); moves [D,X,X] float32 with moves[d,y,x] the chance to go from
     x to y; part [T] the day part of each slot; gain [S,J] in work, nxt [S,J]; wait [S] slots that a change to full
     on-demand loses; cell: work per grid step; short_price: money per unit of work still missing at the deadline.
-    Returns after [keep, W+1, S, X]: the expected cost after slot t with w cells left, given the market in slot t.
+    after [t, w]: with w cells left after slot t, given the market in slot t.
     """
     horizon = part.size
-    num_market, num_states = costs.shape[1], gain.shape[0]
-    after = np.zeros((keep, num_cells + 1, num_states, num_market), dtype=np.float32)
+    keep, num_cells, num_states, num_market = after.shape[0], after.shape[1] - 1, after.shape[2], after.shape[3]
     value = np.zeros((num_cells + 1, num_states, num_market), dtype=np.float32)
     for i in range(num_cells + 1):
         value[i] = np.float32(short_price * i * cell)
@@ -38,14 +46,19 @@ def solve(costs, moves, part, gain, nxt, wait, speed, top_mode, cell, num_cells,
         rows = np.dot(value[:b].copy().reshape(b * num_states, num_market), moves[part[t]])
         ahead[:b] = rows.reshape(b, num_states, num_market)
         if t < keep:
-            after[t, :b] = ahead[:b]
+            _add(after[t, :b].reshape(-1), ahead[:b].reshape(-1), share)
         if t == 0:
             break
         for i in range(1, high + 1):
             for s in range(num_states):
                 _step(value[i, s], costs, gain, nxt, wait, speed, top_mode, cell, horizon - t - 1, ahead, i * cell, s)
         value[0] = np.float32(0.0)
-    return after
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "arcp", "nsz"})
+def _add(total, more, share):  # type: ignore[no-untyped-def]
+    for i in range(total.size):
+        total[i] += share * more[i]
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "arcp", "nsz"})

@@ -17,7 +17,7 @@ import numpy as np
 from forecasting.dynamics import Control, control
 from forecasting.policies.chain import Chain, fit_chain
 from forecasting.policies.hazards import ChainSettings
-from forecasting.policies.program import choose, solve
+from forecasting.policies.program import add_solution, choose
 from forecasting.problem import Allocation, FloatArray, IntArray, Job, Reason, Situation
 
 PRICE_MOVE = 0.05
@@ -136,14 +136,14 @@ def build_tables(
     carried = levels[chains[0].level]
     costs = np.ascontiguousarray(machine.costs(job, carried, np.full(len(carried), price)).T, dtype=np.float32)
     cell, (wait, top_mode), speed = grid_cell(job), waits(job, machine), float(job.curve[job.top_size])
-    after = sum(
-        solve(
-            costs, chain.moves, chain.parts(clock_s, slots_left), machine.gain, machine.nxt, wait, speed, top_mode, cell,
-            int(np.ceil(job.work / cell - 1e-9)), 2.0 * job.on_demand_price * job.top_size / speed, keep,
-        )
-        for chain in chains
-    )  # fmt: skip
-    return Tables(chains[0], machine, after / np.float32(len(chains)), wait, top_mode, cell)
+    cells = int(np.ceil(job.work / cell - 1e-9))
+    after = np.zeros((keep, cells + 1, machine.gain.shape[0], len(carried)), dtype=np.float32)
+    for chain in chains:
+        add_solution(
+            after, np.float32(1 / len(chains)), costs, chain.moves, chain.parts(clock_s, slots_left), machine.gain, machine.nxt,
+            wait, speed, top_mode, cell, 2.0 * job.on_demand_price * job.top_size / speed,
+        )  # fmt: skip
+    return Tables(chains[0], machine, after, wait, top_mode, cell)
 
 
 def views(job: Job, settings: ChainSettings) -> list[ChainSettings]:

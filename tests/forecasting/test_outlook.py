@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from forecasting.outlook import draw_paths, work_quantiles
+from forecasting.outlook import draw_paths, quantile_of, work_quantiles
 from forecasting.policies.epoch import decide_many, plan_many
 from forecasting.problem import Job, Offer, Situation
 from tests.forecasting.market_cases import random_market
@@ -55,3 +55,10 @@ def test_paths_keep_to_the_chain_and_quantiles_to_their_mean() -> None:
     works = work_quantiles(10.0, 0.2, 64)
     assert works.mean() == pytest.approx(10.0, rel=0.01)
     assert works.std() == pytest.approx(2.0, rel=0.05)
+
+
+@pytest.mark.parametrize("num", [1, 2, 3, 32, 64, 1000])
+def test_quantiles_are_those_of_numpy_bit_by_bit(num: int) -> None:
+    values = np.sort(np.random.default_rng(num).lognormal(sigma=2.0, size=num))
+    for level in (0.0, 0.1, 0.37, 0.5, 0.9, 1.0):
+        assert quantile_of(values.tolist(), level) == np.quantile(values, level)
