@@ -13,30 +13,28 @@ import numpy as np
 from forecasting.problem import Offer as Market
 from jobs.completions import completion_known, work_left
 from jobs.deadlines import CHANGEOVER_S
-from jobs.machines import allowed_words, declared_size, may_use, policy_asked, spot_policy
+from jobs.machines import declared_size, policy_asked, spot_policy
 from jobs.models import Job, Offer, PolicyWeights, Rule
+from jobs.plan_offers import needs_words, on_demand_usd_per_hour, spot_quote, spot_refused_words
 from jobs.scheduler import procurement
 from jobs.scheduler.completion import Completion
 from jobs.scheduler.kinds import Kind, kind_of
-from jobs.scheduler.planner import SELECTOR, Followed, Markets, PlanFacts, SpotQuote, slot_of, uses_programme
+from jobs.scheduler.planner import SELECTOR, Followed, Markets, PlanFacts, slot_of, uses_programme
 from jobs.scheduler.speed import Speed, pace_spread, speed_of
 from jobs.selectors.market import offer_series
 from jobs.selectors.planning import (
     JobRows,
     OfferNow,
     Rules,
-    boot_of,
-    changeover_left,
-    changeover_of,
     held_by_offer,
     rule_in_force,
-    step_times,
 )
+from jobs.selectors.refusals import Refusals
+from jobs.selectors.timings import boot_of, changeover_left, changeover_of, step_times
 from jobs.services.resizes import worker_limits
 
 MAX_SPREAD = 0.4
 PAST_SLOTS = 2_000  # what the market's chain is learnt from
-STAY = 0.85  # another spot offer is taken only where it is cheaper by this factor
 
 
 @dataclass
@@ -52,6 +50,7 @@ class Epoch:
     every_s: float
     known: dict[tuple[str, str], PolicyWeights] = field(default_factory=dict)
     kinds: dict[tuple[str, str], tuple[Offer, Kind]] = field(default_factory=dict)  # that jobs of the selector were of
+    refusals: dict[int, Refusals] = field(default_factory=dict)  # by offer
     markets: Markets = field(init=False)
     limits: procurement.Settings = field(init=False)
     completions: dict[int, Completion | None] = field(init=False, default_factory=dict)  # by job, read once
@@ -97,6 +96,10 @@ class Epoch:
         self.held[offer.pk][job.pk] = self.held[offer.pk].get(job.pk, 0) + more
         self.held_by_all[offer.pk] = self.held_by_all.get(offer.pk, 0) + more
 
+    def is_empty(self, offer: Offer) -> bool:
+        """Whether an offer was refused so lately that it is not counted on."""
+        return (refused := self.refusals.get(offer.pk)) is not None and refused.empty_until > self.now
+
     def offer(self, key: str) -> OfferNow:
         return next(o for o in self.offers if o.key == key)
 
@@ -122,14 +125,19 @@ def facts_of(epoch: Epoch, rows: JobRows) -> PlanFacts:
         changeover_left_s=changeover_left(rows, changeover_s, epoch.now),
         held_spot=rows.held("spot"),
         held_on_demand=rows.held("on_demand"),
-        on_demand_usd_per_hour=on_demand_usd_per_hour(epoch, job),
         spent_usd=rows.spent_usd,
         budget_usd=float(job.budget_usd) if job.budget_usd is not None else None,
         approval_s=_approval_s(epoch, rows),
-        allowed=allowed_words(job),
+        allowed=needs_words(epoch, job),
         **_line(epoch, rows),
     )
-    facts = replace(facts, spot=_spot_quote(epoch, rows, facts))
+    spot = spot_quote(epoch, rows, facts)
+    facts = replace(
+        facts,
+        spot=spot,
+        refused=spot_refused_words(epoch, rows, spot),
+        on_demand_usd_per_hour=on_demand_usd_per_hour(epoch, rows, spot),
+    )
     return replace(facts, followed=_followed(epoch, job, facts))
 
 
@@ -174,36 +182,6 @@ def _approval_s(epoch: Epoch, rows: JobRows) -> float:
     if rule is not None and rule.autonomy in ("auto", "auto_within_limits"):
         return 0.0
     return float(rule.default_after_s) if rule is not None else float(Rule._meta.get_field("default_after_s").default)
-
-
-def on_demand_usd_per_hour(epoch: Epoch, job: Job) -> float | None:
-    """The cheapest on-demand machine that the job file allows."""
-    allowed = (o for o in epoch.offers if not o.offer.is_spot and may_use(job, o.offer, o.usd_per_hour))
-    return min((o.usd_per_hour for o in allowed), default=None)
-
-
-def _spot_quote(epoch: Epoch, rows: JobRows, facts: PlanFacts) -> SpotQuote | None:
-    """The spot offer to use: the cheapest with room, unless the job sits in one that is nearly as cheap."""
-    if facts.policy == "never":
-        return None
-    quotes = []
-    for offer in epoch.offers:
-        if not offer.offer.is_spot or not may_use(rows.job, offer.offer, offer.usd_per_hour):
-            continue
-        mine = rows.held_in(offer.offer.pk)
-        here = max(spot_left(epoch, rows, offer, facts.n_max), mine)
-        rank = (here < facts.n_min, offer.usd_per_hour * (STAY if mine else 1.0), -here, offer.offer.pk)
-        quotes.append((rank, SpotQuote(offer.key, offer.name, offer.usd_per_hour, here)))
-    return min(quotes)[1] if quotes else None
-
-
-def spot_left(epoch: Epoch, rows: JobRows, offer: OfferNow, most: int) -> int:
-    """Spot machines of an offer that other planned jobs leave to this one. A notice is newer than any quote."""
-    if rows.noticed_in(offer.offer.pk):
-        return 0
-    if offer.availability is None:
-        return most
-    return max(0, offer.availability - epoch.spot_of_others(offer.offer, rows.job))
 
 
 def past_read(epoch: Epoch, facts: PlanFacts) -> None:

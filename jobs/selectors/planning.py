@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from statistics import median
 
 from django.db.models import Max, Q, QuerySet
 
@@ -99,7 +98,7 @@ def plans_due(*, now: dt.datetime) -> list[int]:
 
 
 def job_rows(*, jobs: Sequence[Job], now: dt.datetime, since: dt.datetime) -> dict[int, JobRows]:
-    """Job id -> its rows. Changes and asks of the planner are those since `since`. Six queries."""
+    """Job id -> its rows. Changes and asks of the planner are those since `since`. Seven queries."""
     found = {job.pk: JobRows(job, getattr(job, "plan_state", None)) for job in jobs}
     columns = (
         "job_id", "fence", "world_size", "start_step", "last_step", "status", "created_at", "running_at", "ended_at",
@@ -122,14 +121,14 @@ def job_rows(*, jobs: Sequence[Job], now: dt.datetime, since: dt.datetime) -> di
 
 def _alike(found: dict[int, JobRows]) -> None:
     """For jobs that have shown nothing yet: what the team's jobs with the same model and settings have. One query."""
-    blank = [rows for rows in found.values() if not any(_shows_pace(a) for a in rows.attempts)]
+    blank = [rows for rows in found.values() if not any(shows_pace(a) for a in rows.attempts)]
     if not blank:
         return
     teams, models = {rows.job.team_id for rows in blank}, {rows.job.model for rows in blank}
     seen = Attempt.objects.filter(job__team__in=teams, job__model__in=models, last_step__gte=MIN_STEPS)
     by_kind: dict[tuple[object, ...], list[Attempt]] = defaultdict(list)
     for attempt in seen.filter(running_at__isnull=False).select_related("job").order_by("-id")[:MAX_ALIKE]:
-        if _shows_pace(attempt):
+        if shows_pace(attempt):
             by_kind[_kind(attempt.job)].append(attempt)
     for rows in blank:
         others = (a for a in by_kind[_kind(rows.job)] if a.job_id != rows.job.pk)
@@ -140,13 +139,16 @@ def _kind(job: Job) -> tuple[object, ...]:
     return job.team_id, job.model, *(job.training.get(name) for name in SAME)
 
 
-def _shows_pace(attempt: Attempt) -> bool:
+def shows_pace(attempt: Attempt) -> bool:
+    """Whether it has done enough for its pace to be believed."""
     done = attempt.last_step + 1 - attempt.start_step
     return attempt.running_at is not None and bool(attempt.ended_at or attempt.heartbeat_at) and done >= MIN_STEPS
 
 
 def _machines(found: dict[int, JobRows], now: dt.datetime) -> None:
-    for machine in Instance.objects.filter(job__in=found).select_related("offer").order_by("id"):
+    """The offers are few and the machines many, those that have ended too: one object for each offer."""
+    machines = Instance.objects.filter(job__in=found).prefetch_related("offer").order_by("id")
+    for machine in machines.defer("claim", "backend", "provider_id", "detail", "status_at"):
         rows = found[machine.job_id or 0]
         rows.spent_usd += float(instance_cost_usd(machine, start=None, end=now))
         if machine.offer_id is not None:
@@ -162,9 +164,17 @@ def _decisions(found: dict[int, JobRows], since: dt.datetime) -> None:
         | Q(status__in=(*done, "rejected"), status_at__gte=since)
         | Q(status="superseded", executed_at__isnull=False, status_at__gte=since)
     )
-    for decision in mine.select_related("team").defer("situation").order_by("id"):
+    told = (
+        "situation",
+        "evidence",
+        "expected",
+        "allowed",
+        "outcome",
+        "autonomy_reason",
+    )  # to people, not to the planner
+    for decision in mine.defer(*told).order_by("id"):
         rows = found[decision.job_id]
-        decision.job = rows.job
+        decision.job, decision.team = rows.job, rows.job.team
         if decision.status == "proposed":
             rows.asks.append(decision)
             continue
@@ -212,72 +222,6 @@ def rules_by_kind(*, jobs: Sequence[Job], kinds: Sequence[str]) -> Rules:
 def rule_in_force(rules: Rules, job: Job, kind: str) -> Rule | None:
     """The job's own rule of a kind, else its team's."""
     return rules.get((job.team_id, job.pk, kind)) or rules.get((job.team_id, None, kind))
-
-
-def step_times(rows: JobRows) -> tuple[dict[int, float], tuple[int, float] | None, list[float]]:
-    """(measured seconds a step by number of workers, the size that runs and its pace, the paces that are known of it)."""
-    measured: dict[int, float] = {}
-    now: tuple[int, float] | None = None
-    known: list[float] = []
-    for attempt in rows.attempts:
-        if not _shows_pace(attempt):
-            continue
-        measured[attempt.world_size] = mean_s = _mean_s(attempt)
-        if attempt is rows.attempts[-1] and attempt.ended_at is None:
-            recent_s = rows.step_time_s or mean_s
-            now, known = (attempt.world_size, recent_s), [recent_s, mean_s]
-    if measured:
-        return measured, now, known or list(measured.values())[-1:]
-    others: dict[int, list[float]] = defaultdict(list)
-    for attempt in rows.alike:
-        others[attempt.world_size].append(_mean_s(attempt))
-    times = max(others.values(), key=len, default=[])
-    return {size: median(seen) for size, seen in others.items()}, None, [*times, 1.2 * max(times)] if times else []
-
-
-def _mean_s(attempt: Attempt) -> float:
-    until = attempt.ended_at or attempt.heartbeat_at
-    assert until is not None
-    assert attempt.running_at is not None
-    done = attempt.last_step + 1 - attempt.start_step
-    return max(1e-6, (until - attempt.running_at).total_seconds() / done)
-
-
-def changeover_of(rows: JobRows) -> float | None:
-    """Seconds without progress at a change, in the middle of the attempts of the job or of those like it.
-
-    From the end of the attempt that left at a snapshot, or from the order of the new one, to its first report; waiting for
-    machines is no part of it.
-    """
-    attempts, lost = rows.attempts or rows.alike, []
-    for i, attempt in enumerate(attempts):
-        before = attempts[i - 1] if i and rows.attempts else None
-        left_at = before.ended_at if before is not None and before.status == "resized" else None
-        there = [m.started_at for m in rows.machines if m.started_at and m.started_at <= attempt.created_at]
-        begun = max([left_at, *there]) if left_at else attempt.created_at
-        if attempt.running_at is not None and attempt.running_at >= begun:
-            lost.append((attempt.running_at - begun).total_seconds())
-    return median(lost) if lost else None
-
-
-def boot_of(rows: JobRows) -> float:
-    """Seconds from the order of a machine to its start, in the middle of those that were to be had; 0 where there was none yet."""
-    waits = [
-        (m.started_at - m.created_at).total_seconds() for m in rows.machines if m.started_at and not m.asked.get("num")
-    ]
-    return max(0.0, median(waits)) if waits else 0.0
-
-
-def changeover_left(rows: JobRows, changeover_s: float, now: dt.datetime) -> float:
-    """Seconds until what is held trains: all of a changeover before the trainer has moved there, then what is left of it."""
-    held, newest = rows.held("spot") + rows.held("on_demand"), rows.attempts[-1] if rows.attempts else None
-    if not held:
-        return 0.0
-    if newest is None or newest.ended_at is not None:
-        return changeover_s
-    if newest.running_at is None:
-        return max(0.0, changeover_s - (now - newest.created_at).total_seconds())
-    return 0.0 if newest.world_size == held else changeover_s
 
 
 def on_demand_spent_usd(rows: JobRows, since: dt.datetime, now: dt.datetime) -> float:
