@@ -46,7 +46,7 @@ class MotoCloud:
         self.url = "http://{}:{}".format(*self._moto.get_host_and_port())
         for name, value in {**KEYS, "AWS_ENDPOINT_URL": self.url}.items():
             patch.setenv(name, value)
-        handler = type("Metadata", (_Metadata,), {"taken_at": self.taken_at})
+        handler = type("Metadata", (Metadata,), {"taken_at": self.taken_at})
         self._metadata = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         threading.Thread(target=self._metadata.serve_forever, daemon=True).start()
         boto3.client("ec2", region_name=REGION).create_launch_template(
@@ -151,7 +151,7 @@ class MotoCloud:
             return subprocess.Popen(["/bin/sh", str(script)], env=env, stdout=log, stderr=log, start_new_session=True)
 
 
-class _Metadata(BaseHTTPRequestHandler):
+class Metadata(BaseHTTPRequestHandler):
     """`/INSTANCE/latest/…` of every machine."""
 
     taken_at: dict[str, float]

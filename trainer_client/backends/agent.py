@@ -1,7 +1,8 @@
 """The agent of one machine: `python -m trainer_client.backends.agent FOLDER`, started when the machine boots.
 
 It says in its folder that the machine lives, runs the rank that the order there names (through `rank_keeper`), ends it when the
-launch is stopped or another of its ranks is lost, and passes on the notice by which EC2 takes the machine.
+launch is stopped or another of its ranks is lost, and passes on the notice by which EC2 takes the machine. The order to leave is
+the server's; where none has come shortly before the end, the agent lets its rank save by itself.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ LOOK_S = 0.25
 SIGN_S = 2.0
 FATE_S = 1.0  # between looks at the other ranks, each a few files of every one
 NOTICE_S = 5.0  # as Amazon advises
+MARGIN_S = 30.0  # beside the grace time, before the machine is taken: for the micro-batch under way
 LOST_GRACE_S = 10.0  # for ranks that lost another one
 
 
@@ -51,6 +53,7 @@ class Agent:
         self._launch: tuple[Path, int] | None = None
         self._told = False  # the keeper was sent SIGTERM
         self._kill_at: float | None = None
+        self.ends_by: float | None = None  # unix seconds at which the machine is taken, where there is a notice
         self._signs: dict[str, tuple[Any, float]] = {}  # machine -> its last sign, and when it changed by our own clock
 
     def run(self) -> None:
@@ -93,6 +96,7 @@ class Agent:
         while not self._over.is_set():
             with contextlib.suppress(httpx.HTTPError, ValueError, KeyError, OSError):
                 if (ends_by := notices.ends_by()) is not None:
+                    self.ends_by = ends_by
                     self.files.notice_write(ends_by)
                     return
             self._over.wait(NOTICE_S)
@@ -146,7 +150,7 @@ class Agent:
         assert self._launch is not None
         assert self._spec is not None
         (folder, rank), spec = self._launch, self._spec
-        if (folder / "stop.json").exists():
+        if (folder / "stop.json").exists() or self.leaves_unasked(spec):
             self._end()  # the keeper knows the grace time
         elif self._kill_at is None and time.monotonic() >= self._next_fate:
             self._next_fate = time.monotonic() + FATE_S
@@ -161,6 +165,10 @@ class Agent:
             if own.get("pid") and own.get("exit_code") is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(own["pid"], signal.SIGKILL)
+
+    def leaves_unasked(self, spec: LaunchSpec) -> bool:
+        """Whether the machine is taken so soon that the rank saves now, though no order has come: the server may be away."""
+        return self.ends_by is not None and time.time() >= self.ends_by - spec.grace_s - MARGIN_S
 
     def _fate_of_others(self, folder: Path, spec: LaunchSpec, rank: int) -> str:
         """`lost` if a rank failed or its machine is gone, `left` if one has left in order, else empty."""
