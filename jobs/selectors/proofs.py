@@ -34,6 +34,7 @@ def awaits_proof(*, attempt: Attempt) -> bool:
 
     If that cannot be shown, the snapshot before is used, and these machines are the last to have held the state.
     """
-    if attempt.status != "resized" or Job.objects.filter(pk=attempt.job_id, status__in=JOB_OVER).exists():
+    over = (*JOB_OVER, "paused")  # a held job has no heir soon, and machines that wait for one cost
+    if attempt.status != "resized" or Job.objects.filter(pk=attempt.job_id, status__in=over).exists():
         return False
     return heir_of(attempt=attempt) is None

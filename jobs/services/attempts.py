@@ -14,8 +14,9 @@ from jobs.models import Attempt, Job, Snapshot, Worker
 from jobs.places import places_for
 from jobs.scheduler.failures import failure_verdict
 from jobs.services.directives import directives_expire
-from jobs.services.events import SYSTEM, TRAINER, Actor
+from jobs.services.events import TRAINER, Actor
 from jobs.services.jobs import job_end
+from jobs.services.pauses import pause_outlives, pause_tell
 from jobs.services.proofs import proof_take
 from jobs.services.resizes import moves_nudge
 from jobs.services.tokens import token_create
@@ -94,9 +95,13 @@ def attempt_start(*, attempt: Attempt, now: dt.datetime, hello: dict[str, Any]) 
             ignore_conflicts=True,
         )
         job = attempt.job
+        job.refresh_from_db(fields=["status", "started_at"])  # it may have been paused since the attempt was read
         if job.status in ("queued", "recovering"):
             extra: dict[str, Any] = {} if job.started_at else {"started_at": now}
             state_move(job, "running", now=now, actor=TRAINER, text=f"{job.name} runs.", **extra)
+        elif job.status == "paused":
+            pause_tell(attempt=attempt, now=now)
+            Job.objects.filter(pk=job.pk, started_at=None).update(started_at=now)
         moves_nudge(job_id=job.pk, now=now)
         if snapshot is not None and snapshot.proof == "different":
             attempt_finish(
@@ -190,7 +195,8 @@ def _recover(job: Job, now: dt.datetime, outcome: str) -> None:
     from jobs.services.commands import command_issue
 
     if job.status == "paused":
-        state_move(job, "running", now=now, actor=SYSTEM, text=f"{job.name} lost its held attempt.")
+        pause_outlives(job=job, now=now)
+        return
     if job.status == "running":
         moves, lost = f"moves to {job.num_workers} workers", "recovers from the loss of an attempt"
         text = f"{job.name} {moves if outcome == 'resized' else lost}."

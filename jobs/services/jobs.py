@@ -21,6 +21,7 @@ from jobs.services.decisions import decisions_close
 from jobs.services.duds import hold_lift
 from jobs.services.events import SYSTEM, Actor, event_append
 from jobs.services.methods import METHODS, forms_check, preference_errors
+from jobs.services.pauses import pause_begin, pause_lift
 from jobs.services.resources import resource_errors
 from jobs.services.transitions import state_move
 from jobs.states import JOB_OVER
@@ -275,32 +276,19 @@ def job_cancel(*, job: Job, now: dt.datetime, actor: Actor, reason: str = "") ->
 
 
 def job_pause(*, job: Job, now: dt.datetime, actor: Actor) -> Job:
-    """Hold the trainer at its next control point."""
-    with transaction.atomic():
-        state_move(job, "paused", now=now, actor=actor, text=f"{job.name} paused.")
-        _direct(job, "pause", now)
+    """Hold the trainer at its next control point. Nothing is started for the job until it is let go on."""
+    pause_begin(job=job, now=now, actor=actor)
     return job
 
 
 def job_resume(*, job: Job, now: dt.datetime, actor: Actor) -> Job:
-    """Let a held trainer go on, or buy machines again for a job that was held after machines without a word."""
+    """Let a held job go on, or buy machines again for a job that was held after machines without a word."""
     if hold_lift(job=job, now=now, actor=actor) and job.status != "paused":
         return job
     if job.status != "paused":
         raise Conflict(f"{job.name} is {job.status}, not paused.", status=job.status)
-    with transaction.atomic():
-        state_move(job, "running", now=now, actor=actor, text=f"{job.name} resumed.")
-        _direct(job, "resume", now)
+    pause_lift(job=job, now=now, actor=actor)
     return job
-
-
-def _direct(job: Job, action: str, now: dt.datetime) -> None:
-    from jobs.services.directives import directive_issue
-
-    attempt = job.attempts.order_by("-fence").first()
-    if attempt is None:
-        raise Conflict(f"{job.name} has no running attempt.")
-    directive_issue(attempt=attempt, action=action, args={}, now=now)
 
 
 def job_end(

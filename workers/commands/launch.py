@@ -72,7 +72,7 @@ def _backend(work: Work, attempt: Attempt) -> Backend:
 
 
 def _opened(work: Work) -> Attempt | None:
-    """The attempt of this command: the one named in it, or a new one; None if the job is over."""
+    """The attempt of this command: the one named in it, or a new one; None if the job is over or held."""
     with transaction.atomic():
         job = Job.objects.select_for_update().get(pk=work.job.pk)
         work.command.job = job
@@ -80,6 +80,8 @@ def _opened(work: Work) -> Attempt | None:
             return None
         if named := work.command.result.get("attempt"):
             return Attempt.objects.select_related("job", "job__team").get(uuid=named)
+        if job.status == "paused":
+            return None  # its going on orders another launch
         machines = machines_to_start_on(job=job, now=work.now()) if is_planned(job) else []
         attempt, secret = attempt_open(
             job=job, num_workers=len(machines) or job.num_workers, now=work.now(), resumed_from=_newest_snapshot(job)

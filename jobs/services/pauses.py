@@ -1,0 +1,105 @@
+"""Pauses: a job that is held stays held, whatever becomes of its attempts and machines, until it is let go on.
+
+A trainer that runs holds at its next control point. One that leaves in the meantime (its machine is taken, it failed, the budget
+is reached) has no successor before the job goes on; one that was on its way holds as soon as it has started.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from django.db import transaction
+
+from jobs.machines import is_planned
+from jobs.models import Attempt, Command, Job
+from jobs.services.commands import command_issue
+from jobs.services.directives import directive_issue
+from jobs.services.events import Actor, event_append
+from jobs.services.plans import plan_ask
+from jobs.services.resizes import moves_nudge
+from jobs.services.transitions import state_move
+from jobs.states import ATTEMPT_LIVE
+
+STOP_AGAIN = dt.timedelta(seconds=60)  # a stop that did not work is ordered again after that
+
+
+def living(job: Job) -> Attempt | None:
+    """The newest attempt, if it is not over."""
+    attempt: Attempt | None = job.attempts.filter(status__in=ATTEMPT_LIVE).order_by("-fence").first()
+    return attempt
+
+
+@transaction.atomic
+def pause_begin(*, job: Job, now: dt.datetime, actor: Actor) -> None:
+    """Hold the trainer at its next control point; nothing is started for the job until it is let go on."""
+    state_move(job, "paused", now=now, actor=actor, text=f"{job.name} paused.", held_for="")
+    attempt = living(job)
+    if attempt is not None:
+        pause_tell(attempt=attempt, now=now)
+
+
+def pause_tell(*, attempt: Attempt, now: dt.datetime) -> None:
+    """The trainer of a held job is told to hold, unless that is the last it was told. Harmless to repeat."""
+    told = attempt.directives.filter(action__in=("pause", "resume")).order_by("-id").first()
+    if told is None or told.action == "resume":
+        directive_issue(attempt=attempt, action="pause", args={}, now=now)
+
+
+@transaction.atomic
+def pause_lift(*, job: Job, now: dt.datetime, actor: Actor) -> None:
+    """The trainer goes on; where none is left, the next attempt is ordered, and of a planned job a plan."""
+    attempt, text = living(job), f"{job.name} resumed."
+    if attempt is not None and attempt.status == "running":
+        state_move(job, "running", now=now, actor=actor, text=text, held_for="")
+    else:
+        to = "recovering" if job.started_at else "queued"
+        state_move(job, to, now=now, actor=actor, text=text, held_for="")
+    if attempt is not None:
+        directive_issue(attempt=attempt, action="resume", args={}, now=now)
+    else:
+        _launch(job, now)
+    if is_planned(job):
+        plan_ask(job=job, now=now, why="It was let go on.")
+
+
+def _launch(job: Job, now: dt.datetime) -> None:
+    launches = Command.objects.filter(job=job, kind="launch")
+    if launches.filter(status__in=("issued", "claimed")).exists():
+        moves_nudge(job_id=job.pk, now=now, kinds=("launch",))
+        return
+    key = f"launch:{job.uuid}:{job.attempts.count() + 1}:resumed:{launches.count()}"
+    command_issue(job=job, kind="launch", key=key, now=now, queue="urgent")
+
+
+def pause_outlives(*, job: Job, now: dt.datetime) -> None:
+    """Say that the attempt of a held job is over and that none follows."""
+    text = f"{job.name} is paused and has no attempt any more; the next one starts when it is let go on."
+    event_append(team=job.team, job=job, kind="job.left", subject=job, now=now, text=text)
+
+
+@transaction.atomic
+def job_hold(*, job: Job, why: str, grace_s: float, now: dt.datetime) -> None:
+    """Pause a job for a reason of the system's own, and have what runs of it save, leave and cost no more. Harmless to repeat."""
+    if job.status == "paused":
+        Job.objects.filter(pk=job.pk, status="paused").update(held_for=why[:300])
+    else:
+        state_move(job, "paused", now=now, text=f"{job.name} paused: {why}", held_for=why[:300])
+    attempt = living(job)
+    if attempt is not None:
+        _stop(attempt, why, grace_s, now)
+
+
+def _stop(attempt: Attempt, why: str, grace_s: float, now: dt.datetime) -> None:
+    """One stop at a time; another one only when the last has had its chance. A trainer that is told so saves and leaves."""
+    earlier = Command.objects.filter(job=attempt.job, kind="stop", args__attempt=str(attempt.uuid)).order_by("-id")
+    last = earlier.first()
+    if last is not None and (last.status in ("issued", "claimed") or now - last.status_at < STOP_AGAIN):
+        return
+    command_issue(
+        job=attempt.job,
+        kind="stop",
+        key=f"stop:{attempt.uuid}" + (f":{earlier.count()}" if last else ""),
+        args={"attempt": str(attempt.uuid), "reason": why, "outcome": "preempted", "grace_s": grace_s},
+        queue="urgent",
+        now=now,
+    )

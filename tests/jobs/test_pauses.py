@@ -1,0 +1,120 @@
+"""A pause holds until somebody ends it, whatever becomes of the job's attempts."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+
+from jobs.errors import Conflict
+from jobs.models import Attempt, Command, Directive, Event, Job
+from jobs.services.attempts import attempt_finish, attempt_open, attempt_start
+from jobs.services.events import SYSTEM
+from jobs.services.jobs import job_pause, job_resume
+from jobs.services.pauses import job_hold
+from tests.factories import NOW, make_attempt, make_job
+
+pytestmark = pytest.mark.django_db
+
+
+def later(seconds: float) -> dt.datetime:
+    return NOW + dt.timedelta(seconds=seconds)
+
+
+def running() -> tuple[Job, Attempt]:
+    job = make_job(status="queued")
+    attempt, _ = make_attempt(job)
+    Command.objects.filter(job=job).update(status="done")
+    return job, attempt
+
+
+def orders(attempt: Attempt) -> list[str]:
+    return list(Directive.objects.filter(attempt=attempt).order_by("id").values_list("action", flat=True))
+
+
+def launches(job: Job) -> int:
+    return Command.objects.filter(job=job, kind="launch", status="issued").count()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "word"),
+    [
+        ("preempted", {}),
+        ("resized", {"exit_code": 80}),
+        ("failed", {"failure_class": "lost_worker", "message": "Lost while running."}),
+    ],
+)
+def test_a_pause_outlives_its_attempt_and_nothing_is_started_until_it_is_lifted(
+    outcome: str, word: dict[str, Any]
+) -> None:
+    job, attempt = running()
+    job_pause(job=job, now=later(1), actor=SYSTEM)
+    attempt_finish(attempt=attempt, now=later(60), outcome=outcome, word=word)
+    job.refresh_from_db()
+    assert (job.status, launches(job)) == ("paused", 0)
+    assert "starts when it is let go on" in Event.objects.get(job=job, kind="job.left").text
+    job_resume(job=job, now=later(70), actor=SYSTEM)
+    assert (job.status, launches(job)) == ("recovering", 1)
+
+
+def test_an_attempt_that_was_on_its_way_when_the_pause_came_holds_as_soon_as_it_has_started() -> None:
+    job, attempt = running()
+    attempt_finish(attempt=attempt, now=later(60), outcome="preempted", word={})
+    job.refresh_from_db()
+    heir, _ = attempt_open(job=job, num_workers=1, now=later(70))
+    Job.objects.filter(pk=job.pk).update(status="paused")  # by another process
+    attempt_start(attempt=heir, now=later(80), hello={"world_size": 1, "start_step": 50, "capabilities": []})
+    job.refresh_from_db()
+    assert (job.status, orders(heir)) == ("paused", ["pause"])
+    job_resume(job=job, now=later(90), actor=SYSTEM)
+    assert (job.status, orders(heir)) == ("running", ["pause", "resume"])
+
+
+def test_a_job_that_waits_can_be_paused_and_waits_again_afterwards() -> None:
+    job = make_job(status="queued")
+    job_pause(job=job, now=later(1), actor=SYSTEM)
+    with pytest.raises(Conflict):
+        job_pause(job=job, now=later(2), actor=SYSTEM)
+    job_resume(job=job, now=later(3), actor=SYSTEM)
+    assert (job.status, launches(job)) == ("queued", 1), "its first order still waits"
+    Command.objects.filter(job=job).update(status="done")  # carried out while it was paused: nothing was started
+    job_pause(job=job, now=later(4), actor=SYSTEM)
+    job_resume(job=job, now=later(5), actor=SYSTEM)
+    assert launches(job) == 1
+
+
+def test_a_trainer_that_does_its_last_step_before_it_hears_of_the_pause_has_succeeded() -> None:
+    job, attempt = running()
+    job_pause(job=job, now=later(1), actor=SYSTEM)
+    attempt_finish(attempt=attempt, now=later(2), outcome="done", word={})
+    job.refresh_from_db()
+    assert job.status == "succeeded"
+
+
+def test_a_hold_has_the_attempt_save_and_leave_once_and_keeps_its_reason_until_the_job_goes_on() -> None:
+    job, attempt = running()
+    for seconds in (1, 4):
+        job_hold(job=job, why="budget: $4.90 of $5.00 are spent", grace_s=45.0, now=later(seconds))
+    stop = Command.objects.get(job=job, kind="stop")
+    assert stop.args == {
+        "attempt": str(attempt.uuid),
+        "reason": "budget: $4.90 of $5.00 are spent",
+        "outcome": "preempted",
+        "grace_s": 45.0,
+    }
+    attempt_finish(attempt=attempt, now=later(30), outcome="preempted", word={})
+    job.refresh_from_db()
+    assert (job.status, job.held_for, launches(job)) == ("paused", "budget: $4.90 of $5.00 are spent", 0)
+    job_resume(job=job, now=later(90), actor=SYSTEM)
+    assert (job.status, job.held_for) == ("recovering", "")
+
+
+def test_a_stop_that_failed_is_ordered_again_after_a_minute() -> None:
+    job, _ = running()
+    job_hold(job=job, why="budget", grace_s=30.0, now=later(0))
+    Command.objects.filter(job=job, kind="stop").update(status="failed", status_at=later(10))
+    job_hold(job=job, why="budget", grace_s=30.0, now=later(20))
+    assert Command.objects.filter(job=job, kind="stop").count() == 1
+    job_hold(job=job, why="budget", grace_s=30.0, now=later(71))
+    assert Command.objects.filter(job=job, kind="stop", status="issued").count() == 1
