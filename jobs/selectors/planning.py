@@ -147,8 +147,7 @@ def shows_pace(attempt: Attempt) -> bool:
 
 def _machines(found: dict[int, JobRows], now: dt.datetime) -> None:
     """The offers are few and the machines many, those that have ended too: one object for each offer."""
-    machines = Instance.objects.filter(job__in=found).prefetch_related("offer").order_by("id")
-    for machine in machines.defer("claim", "backend", "provider_id", "detail", "status_at"):
+    for machine in Instance.objects.filter(job__in=found).prefetch_related("offer").order_by("id"):
         rows = found[machine.job_id or 0]
         rows.spent_usd += float(instance_cost_usd(machine, start=None, end=now))
         if machine.offer_id is not None:
@@ -164,15 +163,7 @@ def _decisions(found: dict[int, JobRows], since: dt.datetime) -> None:
         | Q(status__in=(*done, "rejected"), status_at__gte=since)
         | Q(status="superseded", executed_at__isnull=False, status_at__gte=since)
     )
-    told = (
-        "situation",
-        "evidence",
-        "expected",
-        "allowed",
-        "outcome",
-        "autonomy_reason",
-    )  # to people, not to the planner
-    for decision in mine.defer(*told).order_by("id"):
+    for decision in mine.defer("situation", "evidence", "expected", "outcome").order_by("id"):
         rows = found[decision.job_id]
         decision.job, decision.team = rows.job, rows.job.team
         if decision.status == "proposed":

@@ -14,7 +14,7 @@ from jobs.epoch import plans_tick
 from jobs.models import Command, Decision, Job, PlanPoint, PlanState
 from jobs.services.plans import plan_ask
 from tests.factories import NOW, make_team
-from tests.planning.world import make_market, planned_job, quote
+from tests.planning.world import hold, make_market, planned_job, quote, train
 
 pytestmark = pytest.mark.django_db
 
@@ -87,9 +87,18 @@ def test_an_ask_stands_until_spot_returns_and_then_withdraws_itself() -> None:
 
 
 def test_the_number_of_queries_does_not_grow_with_the_jobs() -> None:
-    make_market(spot=0)
-    team = make_team()
-    planned_job(team, hours=40.0)
+    offer, team = make_market(spot=0), make_team()
+
+    def two_jobs() -> None:
+        """One that waits, and one that trains on machines and has had others."""
+        planned_job(team, hours=40.0)
+        job = planned_job(team, hours=40.0, policy="only")
+        hold(job, offer, 2)
+        hold(job, offer, 2, ended_at=NOW)
+        job.instances.filter(ended_at=NOW).update(status="terminated")
+        train(job, workers=2, steps=100, step_time_s=20.0)
+
+    two_jobs()
     plans_tick(now=NOW)
 
     def queries(at: float) -> int:
@@ -100,8 +109,8 @@ def test_the_number_of_queries_does_not_grow_with_the_jobs() -> None:
         return len(captured)
 
     few = queries(400)
-    for _ in range(12):
-        planned_job(team, hours=40.0)
+    for _ in range(6):
+        two_jobs()
     plans_tick(now=later(800))
     assert queries(1200) == few
 
