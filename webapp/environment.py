@@ -78,17 +78,20 @@ def database_number(redis_url: str) -> str:
     return named[0] if named and named[0] else "0"
 
 
-def offers_for_sale(words: list[str]) -> dict[str, float]:
-    """`REGION/INSTANCE_TYPE=USD` -> price per hour on demand. Raises ImproperlyConfigured naming the word that is none."""
-    found = {}
+def offers_for_sale(words: list[str]) -> dict[str, float | None]:
+    """`REGION/INSTANCE_TYPE=USD` -> price per hour on demand; None where it says none. Raises ImproperlyConfigured
+    naming a word that is no offer.
+    """
+    found: dict[str, float | None] = {}
     for word in words:
-        offer, _, price = word.strip().partition("=")
+        offer, given, text = word.strip().partition("=")
         try:
-            found[offer] = float(price)
+            price = float(text) if given else None
         except ValueError:
-            found[offer] = 0.0
-        if offer.count("/") != 1 or not found[offer] > 0:
+            price = 0.0
+        if offer.count("/") != 1 or (price is not None and not price > 0):
             raise ImproperlyConfigured(f"COUNTERFLOW_AWS_OFFERS: {word!r} is not REGION/INSTANCE_TYPE=USD_PER_HOUR")
+        found[offer] = price
     return found
 
 

@@ -281,6 +281,7 @@ AWS = {
     "launch_template": env.str("COUNTERFLOW_AWS_LAUNCH_TEMPLATE", default=""),
     "python": env.str("COUNTERFLOW_AWS_PYTHON", default=sys.executable),
     "prepare": env.str("COUNTERFLOW_AWS_PREPARE", default=""),
+    "price_list": env.bool("COUNTERFLOW_AWS_PRICE_LIST", default=True),
 }
 # The planner: a slot of its programme, and how often a planned job is looked at when nothing asks for it.
 PLAN_SLOT_S = env.float("COUNTERFLOW_PLAN_SLOT_S", default=300.0)

@@ -67,6 +67,13 @@ def feed_succeeded(*, feed: FeedState, counts: ImportCounts, notes: Sequence[str
     )
 
 
+def feed_noted(*, feed: FeedState, notes: Sequence[str]) -> None:
+    """Add to what its last poll said."""
+    if notes:
+        feed.refresh_from_db(fields=["last_notes"])
+        FeedState.objects.filter(pk=feed.pk).update(last_notes=[*feed.last_notes, *notes][:20])
+
+
 def feed_failed(*, feed: FeedState, error: str, now: dt.datetime, retry_after_s: float | None = None) -> float:
     """Note a poll that failed; returns the seconds until the next try, which grow with every failure in a row."""
     wait_s = backoff_s(feed.name, feed.num_failures + 1, retry_after_s)

@@ -15,16 +15,19 @@ REPO_DIR = Path(__file__).resolve().parent.parent.parent
 
 @dataclass(frozen=True)
 class AwsOptions:
-    """`offers`: `REGION/INSTANCE_TYPE` -> USD per hour on demand. `root`: folder of the machines, on the shared file system.
+    """`offers`: `REGION/INSTANCE_TYPE` -> USD per hour on demand, None where Amazon's list alone knows it.
+
+    `root`: folder of the machines, on the shared file system.
 
     `python`: interpreter on the machines; `prepare`: lines of shell that come before it.
     """
 
-    offers: Mapping[str, float]
+    offers: Mapping[str, float | None]
     launch_template: str
     root: Path
     python: str
     prepare: str = ""
+    price_list: bool = True  # ask Amazon's price list
 
     def __post_init__(self) -> None:
         missing = [
