@@ -15,6 +15,7 @@ from jobs.selectors.proofs import awaits_proof
 from jobs.services.attempts import attempt_finish
 from jobs.services.events import SYSTEM, TRAINER
 from jobs.services.instances import instance_terminated, instance_terminating
+from jobs.services.stops import stopped_for
 from trainer_client.backends import Observation
 
 OUTCOME_OF_EXIT = {80: "resized", 81: "preempted", 82: "stopped"}
@@ -35,13 +36,9 @@ def attempt_conclude(*, attempt: Attempt, observed: Observation, now: dt.datetim
     The machines of one that left for another size stay until its heir has loaded what it saved.
     """
     outcome, word = ending(observed, log_tail=log_tail(attempt.run_dir), phase=attempt.status)
-    if outcome == "failed" and (taken := machines_taken(attempt)):
-        outcome, word = "preempted", {**word, "failure_class": None, "message": f"Lost {taken}, {TAKEN}."}
-    elif outcome == "failed" and observed.taken:
-        outcome, word = (
-            "preempted",
-            {**word, "failure_class": None, "message": f"Taken by the cluster: {observed.taken}."},
-        )
+    if outcome == "failed" and (excuse := _excuse(attempt, observed)) is not None:
+        outcome, message = excuse
+        word = {**word, "failure_class": None, "message": message}
     if attempt.status == "running" and outcome == "failed":
         word["message"] = (word.get("message") or "") + last_signs(attempt)
     actor = TRAINER if observed.result else SYSTEM
@@ -52,6 +49,26 @@ def attempt_conclude(*, attempt: Attempt, observed: Observation, now: dt.datetim
         return outcome
     instances_release(attempt=attempt, now=now, detail=outcome)
     return outcome
+
+
+def _excuse(attempt: Attempt, observed: Observation) -> tuple[str, str] | None:
+    """Outcome and reason of an end that looks like a failure and is none, or None."""
+    if why := stopped_for(attempt=attempt, outcome="preempted"):
+        return "preempted", why
+    if observed.taken:
+        return "preempted", f"Taken by the cluster: {observed.taken}."
+    if _has_run_through(attempt, observed):
+        return "done", "Its command ended with exit code 0."
+    if taken := machines_taken(attempt):
+        return "preempted", f"Lost {taken}, {TAKEN}."
+    return None
+
+
+def _has_run_through(attempt: Attempt, observed: Observation) -> bool:
+    """Whether a command of the job's own, which speaks no protocol of ours and so leaves no marker, ended well on every rank."""
+    if not attempt.job.config.get("run") or attempt.capabilities or observed.result or observed.state != "exited":
+        return False
+    return observed.exit_code == 0 and all(worker.exit_code == 0 for worker in observed.workers)
 
 
 def machines_taken(attempt: Attempt) -> str:

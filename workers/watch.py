@@ -14,9 +14,9 @@ from django.db.models import Q
 from django.utils import timezone
 
 from jobs.errors import DomainError
-from jobs.models import Attempt, Command
+from jobs.models import Attempt
 from jobs.selectors.machines import placed_machines
-from jobs.services.commands import command_issue
+from jobs.services.stops import stop_order
 from jobs.states import ATTEMPT_LIVE, JOB_OVER, NEXT
 from trainer_client.backends import BackendError, Observation
 from workers.backend_access import backend_named
@@ -31,7 +31,6 @@ logger = structlog.get_logger(__name__)
 RECENT = dt.timedelta(minutes=3)  # bought machines stay for the next attempt, so an ended one is watched for so long
 LINGER = dt.timedelta(seconds=60)  # a process may live on after its last word, to write its snapshot down
 COSTING = tuple(status for status, following in NEXT["Instance"].items() if following)
-STOP_AGAIN = dt.timedelta(seconds=60)  # a stop that did not work is ordered again after that
 
 
 @app.task(name="workers.watch")
@@ -71,7 +70,7 @@ def attempt_watch(*, attempt: Attempt, now: dt.datetime) -> str:
     reason = _why_stop(attempt, observed, now)
     if reason is None:
         return str(observed.state)
-    _order_stop(attempt, reason, now)
+    stop_order(attempt=attempt, reason=reason, now=now)
     return "stopping"
 
 
@@ -97,19 +96,3 @@ def _why_stop(attempt: Attempt, observed: Observation, now: dt.datetime) -> str 
     if now - silent_since > dt.timedelta(seconds=settings.ATTEMPT_SILENT_S):
         return f"No sign of life since {silent_since:%H:%M:%S} UTC: a rank hangs, or the server cannot be reached from there."
     return None
-
-
-def _order_stop(attempt: Attempt, reason: str, now: dt.datetime) -> None:
-    """One stop at a time; another one only when the last has had its chance."""
-    earlier = Command.objects.filter(job=attempt.job, kind="stop", args__attempt=str(attempt.uuid)).order_by("-id")
-    last = earlier.first()
-    if last is not None and (last.status in ("issued", "claimed") or now - last.status_at < STOP_AGAIN):
-        return
-    command_issue(
-        job=attempt.job,
-        kind="stop",
-        key=f"stop:{attempt.uuid}" + (f":{earlier.count()}" if last else ""),
-        args={"attempt": str(attempt.uuid), "reason": reason},
-        queue="urgent",
-        now=now,
-    )

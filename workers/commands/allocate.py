@@ -13,7 +13,7 @@ import datetime as dt
 from django.db import transaction
 
 from jobs.machines import ALLOCATIONS, is_planned
-from jobs.models import Attempt, Directive, Instance, Job, Offer, Team
+from jobs.models import Attempt, Instance, Job, Offer, Team
 from jobs.selectors.machines import (
     ASKED,
     Target,
@@ -28,11 +28,11 @@ from jobs.selectors.proofs import attempt_proof
 from jobs.selectors.reserves import refusal
 from jobs.services.commands import command_issue
 from jobs.services.decisions import decision_applied
-from jobs.services.directives import directive_issue
 from jobs.services.machines import machine_request, machines_release
 from jobs.services.resizes import moves_nudge, worker_limits
 from jobs.states import ATTEMPT_LIVE, JOB_OVER
 from trainer_client.backends import BackendError
+from workers.commands.leaving import leave_ask, silent_stop, start_is_silent
 from workers.commands.registry import NotYet, Overtaken, Permanent, Result, Work, handles
 from workers.machines import machines_sync
 
@@ -153,28 +153,17 @@ def world_move(work: Work, keep: list[Instance]) -> None:
     fits = {m.pk for m in placed_machines(attempt=attempt)} == {m.pk for m in keep}
     if attempt.status == "running" and fits and attempt_proof(attempt=attempt) != "different":
         return
-    if attempt.status == "starting":
+    if attempt.status == "running":
+        raise NotYet(leave_ask(work, attempt, max(1, len(keep))), LOOK_AGAIN)
+    if not start_is_silent(work, attempt):
         raise NotYet("The workers are being started.", LOOK_AGAIN)
-    leave_ask(work, attempt, max(1, len(keep)))
-    raise NotYet("The trainer saves its state and leaves.", LOOK_AGAIN)
+    if not fits:
+        raise NotYet(silent_stop(work, attempt, max(1, len(keep))), LOOK_AGAIN)
 
 
 def newest_live(job: Job) -> Attempt | None:
     rows = job.attempts.select_related("job", "job__team", "resumed_from").filter(status__in=ATTEMPT_LIVE)
     return rows.order_by("-fence").first()
-
-
-def leave_ask(work: Work, attempt: Attempt, num_workers: int) -> Directive | None:
-    """Order the trainer to save and leave, unless it was told already. `Permanent` if it refused this order."""
-    told = attempt.directives.filter(action="resize").order_by("-id").first()
-    if told is not None and told.status == "refused" and told.command_id == work.command.pk:
-        raise Permanent(f"The trainer refused: {told.detail}")
-    if told is not None and told.status != "refused":
-        return None
-    Job.objects.filter(pk=attempt.job_id).exclude(status__in=JOB_OVER).update(num_workers=num_workers)
-    return directive_issue(
-        attempt=attempt, action="resize", args={"num_workers": num_workers}, now=work.now(), command=work.command
-    )
 
 
 def launch_call(work: Work) -> None:

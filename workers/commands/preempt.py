@@ -11,7 +11,7 @@ from jobs.selectors.machines import machines_kept, target_of, usable_machines
 from jobs.services.commands import command_note
 from jobs.services.machines import machines_release
 from jobs.states import ATTEMPT_LIVE, JOB_OVER
-from workers.commands.allocate import leave_ask
+from workers.commands.leaving import LEAVES, leave_ask
 from workers.commands.registry import NotYet, Permanent, Result, Work, handles
 
 LOOK_AGAIN = dt.timedelta(seconds=1)  # a nudge usually comes first
@@ -27,12 +27,13 @@ def preempt(work: Work) -> Result:
     attempt = _attempt_on(work, machine)
     if attempt is None:
         return _left(work, machine, None)
+    waits_for = LEAVES
     if attempt.status == "running" and work.job.status not in JOB_OVER:
         target = target_of(job=work.job)
         keep = machines_kept(job=work.job, target=target) if target else usable_machines(job=work.job)
-        leave_ask(work, attempt, max(1, len(keep)))
+        waits_for = leave_ask(work, attempt, max(1, len(keep)))
     if attempt.status in ATTEMPT_LIVE and machine.status != "terminated":
-        raise NotYet("The trainer saves its state and leaves.", LOOK_AGAIN)
+        raise NotYet(waits_for, LOOK_AGAIN)
     return _left(work, machine, attempt)
 
 

@@ -81,6 +81,8 @@ def _attempt_to_leave(work: Work) -> Attempt:
     attempt = rows.filter(status__in=ATTEMPT_LIVE).order_by("-fence").first()
     if attempt is None or attempt.status == "starting":
         raise NotYet("No attempt trains yet; the order waits for one.", LOOK_AGAIN)
+    if "resize" not in attempt.capabilities:
+        raise Permanent("Its trainer does not know how to be resized; stop it and start it with another size.")
     if "rank" in work.args and attempt.world_size != work.args["num_workers"] + 1:
         raise Permanent(
             f"The job has {attempt.world_size} workers by now; their ranks are no longer those that were meant."
