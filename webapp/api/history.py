@@ -17,7 +17,7 @@ from jobs.services.augmentations import augmentation_cancel, augmentation_resume
 from webapp.api.door import Door, ReadDoor, idempotent
 from webapp.api.filters import Words
 from webapp.api.paging import NewestFirst
-from webapp.api.shapes import decisions, jobs
+from webapp.api.shapes import attempts, decisions, jobs
 from webapp.api.shapes.fields import Nothing
 
 
@@ -52,12 +52,12 @@ class Attempts(ReadDoor):
     """Runs of jobs, newest first."""
 
     queryset = Attempt.objects.select_related("job", "job__team", "resumed_from").order_by("-id")
-    serializer_class = jobs.AttemptShape
+    serializer_class = attempts.AttemptShape
     filterset_class = AttemptFilter
 
-    @extend_schema(responses=jobs.AttemptFull)
+    @extend_schema(responses=attempts.AttemptFull)
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        return Response(jobs.AttemptFull(self.row()).data)
+        return Response(attempts.AttemptFull(self.row()).data)
 
 
 class SnapshotFilter(AttemptFilter):
@@ -69,7 +69,7 @@ class Snapshots(ReadDoor):
     """Gradient snapshots and exported weights, newest first."""
 
     queryset = Snapshot.objects.select_related("job", "job__team", "attempt").order_by("-id")
-    serializer_class = jobs.SnapshotShape
+    serializer_class = attempts.SnapshotShape
     filterset_class = SnapshotFilter
 
 

@@ -28,7 +28,7 @@ from webapp.api.auth import MayIngest
 from webapp.api.door import ReadDoor, idempotent
 from webapp.api.filters import Words
 from webapp.api.jobfile import job_planned, job_written
-from webapp.api.shapes import jobfile
+from webapp.api.shapes import jobfile, plans
 from webapp.api.shapes import jobs as shape
 from webapp.api.shapes.decisions import CommandShape
 from webapp.api.shapes.fields import Nothing
@@ -85,7 +85,7 @@ class Jobs(ReadDoor):
 
     @extend_schema(
         request={"application/json": jobfile.JobNew, "application/yaml": jobfile.JobNew},
-        responses={201: shape.JobFull, 200: shape.PlanShape},
+        responses={201: shape.JobFull, 200: plans.PlanShape},
     )
     @idempotent
     def create(self, request: Request) -> Response:
@@ -93,7 +93,7 @@ class Jobs(ReadDoor):
         data = self.body(jobfile.JobNew)
         if data["dry_run"]:
             plan = job_planned(viewer=self.viewer, data=data, sent=request.data, now=self.now)
-            return Response(shape.PlanShape(plan).data)
+            return Response(plans.PlanShape(plan).data)
         job = job_written(viewer=self.viewer, data=data, sent=request.data, now=self.now)
         return Response(self.told(job), status=201)
 
@@ -107,11 +107,11 @@ class Jobs(ReadDoor):
         job = job_change(job=self.row("operator"), changes=changes, now=self.now, actor=self.actor)
         return Response(self.told(job))
 
-    @extend_schema(request=Nothing, responses=shape.PlanShape, methods=["GET"])
+    @extend_schema(request=Nothing, responses=plans.PlanShape, methods=["GET"])
     @action(detail=True)
     def plan(self, request: Request, id: str) -> Response:
         """What the job would take: time, cost, chance to make the deadline, with reasons."""
-        return Response(shape.PlanShape(job_preview(job=self.row(), now=self.now)).data)
+        return Response(plans.PlanShape(job_preview(job=self.row(), now=self.now)).data)
 
     @extend_schema(request=Nothing, responses=shape.JobFull)
     @action(detail=True, methods=["post"])

@@ -1,4 +1,4 @@
-"""Jobs, their attempts and workers, snapshots, plans."""
+"""Jobs: what they are, what they are asked, what they answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rest_framework import serializers
 
 from jobs.models import Job
 from jobs.services.boosts import MAX_POINTS
-from webapp.api.shapes.fields import Input, Named, PersonField, RowShape, StatefulShape
+from webapp.api.shapes.fields import Input, Named, PersonField, StatefulShape
 
 
 class RangeShape(serializers.Serializer[Any]):
@@ -185,45 +185,6 @@ class DrainInput(Input):
     rank = serializers.IntegerField(min_value=0, max_value=4095)
 
 
-class PlanShape(serializers.Serializer[Any]):
-    """What a job would take. What cannot be said is null, and `reasons` says why."""
-
-    goal_steps = serializers.IntegerField()
-    num_workers = serializers.IntegerField()
-    num_samples = serializers.IntegerField(help_text="Samples of the dataset as it stands")
-    num_epochs = serializers.FloatField(help_text="How often a sample is seen on average")
-    num_past_jobs = serializers.IntegerField(help_text="Earlier jobs whose pace was used")
-    duration_s = serializers.FloatField(allow_null=True)
-    duration_low_s = serializers.FloatField(allow_null=True)
-    duration_high_s = serializers.FloatField(allow_null=True)
-    finish_at = serializers.DateTimeField(allow_null=True)
-    worker_hours = serializers.FloatField(allow_null=True)
-    cost_usd = serializers.FloatField(allow_null=True)
-    deadline_margin_s = serializers.FloatField(allow_null=True)
-    deadline_chance = serializers.FloatField(allow_null=True, help_text="Share of past paces that make the deadline")
-    within_budget = serializers.BooleanField(allow_null=True)
-    gpu_memory_gib = serializers.FloatField(
-        allow_null=True, help_text="Of each GPU; null for a model whose size is not known"
-    )
-    min_workers = serializers.IntegerField(allow_null=True, help_text="Smallest world that fits the GPUs")
-    micro_batch = serializers.IntegerField(allow_null=True, help_text="Largest up to the wanted one that fits")
-    num_accumulation = serializers.IntegerField(allow_null=True, help_text="Micro-batches of a worker in a step")
-    is_planned = serializers.BooleanField(
-        help_text="Its machines come and go by the planner, whose numbers these are, on the market of now"
-    )
-    cost_low_usd = serializers.FloatField(allow_null=True, help_text="80 % range, of a planned job")
-    cost_high_usd = serializers.FloatField(allow_null=True)
-    last_safe_at = serializers.DateTimeField(
-        allow_null=True, help_text="Until then on-demand alone still makes the deadline"
-    )
-    first_spot = serializers.IntegerField(allow_null=True, help_text="Machines that it would begin with now")
-    first_on_demand = serializers.IntegerField(allow_null=True)
-    policy = serializers.CharField(
-        help_text="Which policy decides for a planned job and why; empty where a plain rule does"
-    )
-    reasons = serializers.ListField(child=serializers.CharField())
-
-
 class ShardStats(Input):
     """One shard's numbers. What is not finite is null here and named in `nonfinite`: `{"loss": {"nan": [0]}}`."""
 
@@ -249,60 +210,3 @@ class ShardStats(Input):
 class ShardStatsStored(serializers.Serializer[Any]):
     accepted = serializers.IntegerField(help_text="Points stored")
     duplicate = serializers.BooleanField()
-
-
-class AttemptShape(StatefulShape):
-    job = serializers.UUIDField(source="job.uuid", read_only=True)
-    fence = serializers.IntegerField(help_text="1, 2, 3, … within the job; the highest may write")
-    world_size = serializers.IntegerField()
-    places = serializers.ListField(
-        child=serializers.IntegerField(), help_text="Machine or GPU of each rank; empty: 0, 1, 2, …"
-    )
-    start_step = serializers.IntegerField()
-    last_step = serializers.IntegerField(help_text="-1 before the first")
-    resumed_from = serializers.UUIDField(source="resumed_from.uuid", read_only=True, allow_null=True)
-    capabilities = serializers.JSONField()
-    versions = serializers.JSONField()
-    running_at = serializers.DateTimeField(allow_null=True)
-    heartbeat_at = serializers.DateTimeField(allow_null=True)
-    ended_at = serializers.DateTimeField(allow_null=True)
-    exit_code = serializers.IntegerField(allow_null=True)
-    detail = serializers.CharField()
-    totals = serializers.JSONField()
-
-
-class WorkerShape(RowShape):
-    rank = serializers.IntegerField()
-    host = serializers.CharField()
-    last_seq = serializers.IntegerField()
-    last_step = serializers.IntegerField()
-    heartbeat_at = serializers.DateTimeField(allow_null=True)
-    step_time_s = serializers.FloatField(allow_null=True, help_text="Wall time of a step, smoothed")
-    micro_time_s = serializers.FloatField(
-        allow_null=True, help_text="Its own time for one micro-batch, without waiting for other workers"
-    )
-    num_micro = serializers.FloatField(allow_null=True, help_text="Micro-batches of its newest step")
-    system = serializers.JSONField()
-
-
-class AttemptFull(AttemptShape):
-    workers = WorkerShape(many=True)
-
-
-class SnapshotShape(StatefulShape):
-    job = serializers.UUIDField(source="job.uuid", read_only=True)
-    attempt = serializers.UUIDField(source="attempt.uuid", read_only=True)
-    name = serializers.CharField()
-    kind = serializers.CharField(help_text="gradient or weights")
-    step = serializers.IntegerField()
-    micro_step = serializers.IntegerField()
-    world_size = serializers.IntegerField()
-    uri = serializers.CharField()
-    num_bytes = serializers.IntegerField()
-    digest = serializers.CharField()
-    loaded_digest = serializers.CharField(help_text="As loaded by the newest attempt that resumed from it")
-    proof = serializers.CharField(help_text="equal, different, or empty while no attempt has resumed from it")
-    parts = serializers.DictField(child=serializers.CharField(), help_text="Digest of each part of the state")
-    loaded_parts = serializers.DictField(child=serializers.CharField())
-    loaded_at = serializers.DateTimeField(allow_null=True)
-    detail = serializers.CharField()
