@@ -13,7 +13,8 @@ from jobs.models import Attempt, Job, JobShard
 from jobs.selectors.fits import job_fit
 
 MAX_PAST = 20
-SAME = ("global_batch", "seq_len", "lora")
+# What a pace depends on, and what holds where a job does not say it.
+SAME = {"global_batch": None, "seq_len": None, "lora": None, "layout": "padded"}
 
 
 @dataclass
@@ -86,7 +87,8 @@ def past_paces_s(*, job: Job) -> list[float]:
     paces = []
     for attempt in rows.select_related("job").order_by("-id")[: 5 * MAX_PAST]:
         num_done = attempt.last_step + 1 - attempt.start_step
-        same = all(attempt.job.training.get(name) == job.training.get(name) for name in SAME)
+        theirs, ours = attempt.job.training, job.training
+        same = all(theirs.get(name, usual) == ours.get(name, usual) for name, usual in SAME.items())
         if same and num_done > 0 and attempt.heartbeat_at and attempt.running_at:
             paces.append(max(0.0, (attempt.heartbeat_at - attempt.running_at).total_seconds()) / num_done)
     return paces[:MAX_PAST]

@@ -36,6 +36,13 @@ def test_the_form_says_what_each_gpu_needs_and_from_how_many_workers_on(settings
     assert "hold micro-batch" in fit_text(settings, model="tiny:4m")
 
 
+def test_the_form_counts_what_the_fidelity_costs(settings, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SEVEN_B))
+    given = {"model": str(tmp_path), "global_batch": "64", "micro_batch": "4"}
+    usual, exact, same_world = (fit_text(settings, **given, fidelity=name) for name in ("", "exact", "same_world"))
+    assert usual == exact != same_world
+
+
 @pytest.mark.parametrize(
     "fields", [{"model": "no/such"}, {"model": ""}, {"model": "tiny:4m", "seq_len": "0"}, {"model": "x\x00"}]
 )

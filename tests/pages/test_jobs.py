@@ -10,13 +10,14 @@ import time_machine
 from django.urls import reverse
 from django.utils import timezone
 
-from jobs.models import Command, Job, Team
+from jobs.models import Attempt, Command, Job, Team
 from jobs.services.approvals import decision_reject
 from jobs.services.augmentations import augmentation_start
 from jobs.services.job_reports import job_report_write
 from jobs.services.jobs import job_end
-from tests.factories import make_dataset
+from tests.factories import make_attempt, make_dataset
 from tests.pages.world import signed_in, small_world
+from workers.launch_specs import launch_command
 
 pytestmark = pytest.mark.django_db
 
@@ -44,6 +45,48 @@ def test_a_draft_shows_its_plan_and_costs_nothing() -> None:
     page = signed_in(cast.operator).post(reverse("job_new"), job_form(job.dataset, draft="1"), follow=True)
     assert "If you submit it" in page.content.decode()
     assert Job.objects.get(name="from the browser").status == "draft"
+
+
+def test_layout_and_fidelity_are_carried_into_the_job_and_its_launch() -> None:
+    cast, job, _ = small_world()
+    client = signed_in(cast.operator)
+    page = client.get(reverse("job_new")).content.decode()
+    assert page.count('<select name="layout"') == page.count('<select name="fidelity"') == 1
+    client.post(reverse("job_new"), job_form(job.dataset, submit="1", layout="packed", fidelity="same_world"))
+    made = Job.objects.get(name="from the browser")
+    assert (made.training["layout"], made.config["snapshot"]) == ("packed", {"fidelity": "same_world"})
+    words = launch_command(make_attempt(made, running=False)[0])
+    assert words[words.index("--layout") + 1] == "packed"
+    assert words[words.index("--fidelity") + 1] == "same_world"
+
+
+def test_the_live_plan_goes_by_the_pace_of_jobs_of_the_same_layout() -> None:
+    cast, job, _ = small_world()
+    client, now = signed_in(cast.operator), timezone.now()
+    data = job_form(job.dataset, draft="1", name="a padded one")
+    client.post(reverse("job_new"), data)
+    attempt, _ = make_attempt(Job.objects.get(name="a padded one"))
+    Attempt.objects.filter(pk=attempt.pk).update(
+        running_at=now, heartbeat_at=now + dt.timedelta(minutes=1), last_step=59
+    )
+    padded, packed = (client.get(reverse("job_plan_live"), data | {"layout": name}) for name in ("padded", "packed"))
+    assert "<b>About " in padded.content.decode()
+    assert "has shown a pace" in packed.content.decode()
+
+
+def test_what_nobody_chose_is_left_to_the_launcher() -> None:
+    cast, job, _ = small_world()
+    signed_in(cast.operator).post(reverse("job_new"), job_form(job.dataset, draft="1", layout="padded", fidelity=""))
+    made = Job.objects.get(name="from the browser")
+    assert "layout" not in made.training
+    assert made.config == {}
+
+
+def test_packed_pairs_are_refused_at_the_field() -> None:
+    cast, job, _ = small_world()
+    page = signed_in(cast.operator).post(reverse("job_new"), job_form(job.dataset, method="dpo", layout="packed"))
+    assert page.status_code == 422
+    assert 'href="#id_layout"' in page.content.decode()
 
 
 def test_bad_input_is_named_above_the_form_and_at_its_field() -> None:

@@ -26,7 +26,7 @@ from jobs.services.balance import job_rebalance
 from jobs.services.boosts import job_boost
 from jobs.services.events import Actor
 from jobs.services.job_changes import job_change
-from jobs.services.jobs import job_cancel, job_create, job_pause, job_resume, job_submit
+from jobs.services.jobs import FIDELITIES, job_cancel, job_create, job_pause, job_resume, job_submit
 from jobs.services.resizes import job_drain, job_resize
 from webapp.pages.door import PageRequest, fetch_in_team, must, page
 from webapp.pages.forms.jobs import JobChangeForm, JobForm
@@ -78,7 +78,8 @@ def job_fit_part(request: PageRequest) -> HttpResponse:
     typed = {name: int(text) for name, text in training.items() if text.isascii() and text.isdigit() and len(text) < 9}
     workers = words.get("num_workers", "")
     num_workers = int(workers) if workers.isascii() and workers.isdigit() and 0 < len(workers) < 6 else 1
-    fit = job_fit(model=words.get("model", ""), num_workers=max(1, num_workers), training=typed)
+    fidelity = chosen(request, "fidelity", FIDELITIES, FIDELITIES[0])
+    fit = job_fit(model=words.get("model", ""), num_workers=max(1, num_workers), training=typed, fidelity=fidelity)
     return render(request, "partials/job_fit.html", {"fit": fit})
 
 

@@ -78,6 +78,11 @@ class JobForm(MomentForm, PageForm):
         required=False,
         help_text="What the samples are; dpo needs trl beside the trainer",
     )
+    layout = forms.ChoiceField(
+        choices=[("padded", "padded: a row for each sample"), ("packed", "packed: samples share rows")],
+        required=False,
+        help_text="Packed lays the samples of a micro-batch into few rows, which saves padding; sft only",
+    )
     global_batch = forms.IntegerField(label="Global batch", help_text="Samples of one step, over all workers")
     micro_batch = forms.IntegerField(label="Micro-batch", help_text="Samples that one worker holds at once")
     lr = forms.FloatField(label="Learning rate")
@@ -86,6 +91,15 @@ class JobForm(MomentForm, PageForm):
     export_every = forms.IntegerField(label="Export every", help_text="Steps between weight exports for augmentation")
     lora = forms.IntegerField(label="LoRA rank", min_value=0, max_value=1024, help_text="0 trains all weights")
     snapshot_every = forms.IntegerField(label="Snapshot every", min_value=0, help_text="Steps; 0 takes none")
+    fidelity = forms.ChoiceField(
+        choices=[
+            ("", "exact: equal bits"),
+            ("exact", "exact, and the same threads in every world"),
+            ("same_world", "same_world: equal with as many workers"),
+        ],
+        required=False,
+        help_text="What a resize keeps; exact holds a few gradients in memory while it adds, same_world only one",
+    )
     eval_every = forms.IntegerField(
         label="Evaluate every",
         required=False,
@@ -113,7 +127,12 @@ class JobForm(MomentForm, PageForm):
         return data
 
     def config(self) -> dict[str, Any]:
-        """The part of a job file that says how machines come and go; empty for a job whose size is given by hand."""
+        """The parts of a job file that are not arguments of `job_create`."""
+        fidelity = self.cleaned_data.get("fidelity")
+        return ({"snapshot": {"fidelity": fidelity}} if fidelity else {}) | self._resources()
+
+    def _resources(self) -> dict[str, Any]:
+        """How machines come and go; empty for a job whose size is given by hand."""
         policy, most = self.cleaned_data.get("spot_policy"), self.cleaned_data["num_workers"]
         if not policy:
             return {}
@@ -129,9 +148,10 @@ class JobForm(MomentForm, PageForm):
 
     def training(self) -> dict[str, Any]:
         """The settings for `job_create(training=…)`."""
-        method = {"method": "dpo"} if self.cleaned_data.get("method") == "dpo" else {}
+        usual = {"method": "sft", "layout": "padded"}
+        chosen = {name: value for name in usual if (value := self.cleaned_data.get(name)) and value != usual[name]}
         looks = {name: value for name in EVALUATION_FIELDS if (value := self.cleaned_data.get(name))}
-        return {name: self.cleaned_data[name] for name in TRAINING_FIELDS} | method | looks
+        return {name: self.cleaned_data[name] for name in TRAINING_FIELDS} | chosen | looks
 
     def arguments(self) -> dict[str, Any]:
         """The other arguments of `job_create`."""
