@@ -12,6 +12,7 @@ from jobs.models import Attempt, Augmentation, Decision, Event, Job, Snapshot, W
 from jobs.previews import job_preview
 from jobs.scheduler.procurement import KINDS as PLANNED_KINDS
 from jobs.scheduler.rules import completion
+from jobs.selectors.attempt_costs import attempt_costs_usd
 from jobs.selectors.decisions import rule_record, rules_in_force
 from jobs.selectors.jobs import JobLine, job_lines
 from jobs.selectors.paces import SLOW, pace_lines
@@ -29,6 +30,7 @@ def job_page(*, job: Job, now: dt.datetime) -> dict[str, Any]:
     """Context of the job page. A fixed number of queries, however long the job ran."""
     line: JobLine = job_lines(jobs=[job], now=now)[0]
     attempts = list(job.attempts.order_by("-fence")[:NUM_SIDE])
+    costs = attempt_costs_usd(job=job, now=now) if attempts else {}
     waiting = list(job.decisions.filter(status="proposed").order_by("-waiting_usd_per_hour", "id"))
     workers = workers_of(attempt=attempts[0]) if attempts else []
     paces = pace_lines(attempt=attempts[0], workers=workers) if attempts else []
@@ -42,6 +44,7 @@ def job_page(*, job: Job, now: dt.datetime) -> dict[str, Any]:
         "line": line,
         "attempt": attempts[0] if attempts else None,
         "attempts": attempts,
+        "attempt_lines": [(attempt, costs.get(attempt.pk)) for attempt in attempts],
         "num_attempts": job.attempts.count(),
         "workers": workers,
         "paces": paces,

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from typing import Any
 
 from django.db.models import Q
 
@@ -66,6 +67,16 @@ class JobSums(Sums):
     def budget_share(self) -> float | None:
         budget = self.job.budget_usd if self.job else None
         return float(self.total / budget) if budget else None
+
+    @property
+    def baselines(self) -> list[dict[str, Any]]:
+        """What other policies would have paid for the whole of a planned job that has ended, as its report keeps it."""
+        return (self.job.report.get("baselines") or []) if self.job else []
+
+    @property
+    def whole_usd(self) -> float | None:
+        """What the whole of an ended job has cost, as its report says: the period may hold a part of it."""
+        return (self.job.report.get("cost") or {}).get("total_usd") if self.job else None
 
 
 @dataclass

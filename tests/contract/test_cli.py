@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from jobs.models import Decision, Instance, Job, Offer
+from jobs.models import Decision, Instance, Job, Offer, PlanState
 from jobs.services.attempt_logs import log_append
 from jobs.services.report_form import LogLine
 from jobs.services.tokens import token_create
@@ -59,6 +59,13 @@ def test_a_job_file_becomes_a_job_that_is_listed_shown_and_stopped(cast: Cast, t
     assert said(capsys, "stop", "first", "--reason", "enough")[0] == 0
     assert Job.objects.get().status == "cancelled"
     assert "No job is active" in said(capsys, "ps")[1]
+
+
+def test_ps_says_what_a_waiting_job_waits_for_and_at_which_place(cast: Cast, capsys):
+    job = make_job(cast.team, status="queued")
+    words = "team quota: 8 of 8 GPUs are with other jobs"
+    PlanState.objects.create(job=job, due_at=timezone.now(), waits_for=words, waits_on="quota")
+    assert f"number 1: {words}" in said(capsys, "ps")[1]
 
 
 def test_decisions_are_listed_approved_with_an_edit_and_rejected(cast: Cast, capsys):

@@ -10,6 +10,7 @@ from decimal import Decimal
 import pytest
 from django.utils import timezone
 
+from jobs.models import Job
 from jobs.services.instances import instance_request, instance_running, instance_terminated
 from tests.api.http import client_for
 from tests.factories import make_attempt, make_cast, make_job
@@ -27,6 +28,7 @@ def spent(cast, name="=dear"):
     )  # fmt: skip
     instance_running(instance=machine, now=now)
     instance_terminated(instance=machine, now=now)
+    return attempt.job
 
 
 def test_page_csv_and_rest_show_the_same_sums():
@@ -55,3 +57,26 @@ def test_a_period_that_is_none_is_refused_by_name():
     client = client_for(cast.team, cast.viewer, "read")
     answer = client.get("/api/v1/costs/?start=2026-05-01T00:00:00Z&end=2026-04-01T00:00:00Z")
     assert (answer.status_code, "start" in answer.json()["fields"]) == (400, True)
+
+
+BASELINE = {"policy": "OnDemandOnly", "title": "On-demand only", "cost_usd": 4.25, "finish_at": None, "in_time": False}
+
+
+def test_what_others_would_have_paid_stands_beside_the_costs_of_an_ended_job():
+    cast = make_cast()
+    job = spent(cast)
+    Job.objects.filter(pk=job.pk).update(report={"baselines": [BASELINE], "cost": {"total_usd": 2.5}})
+    client = signed_in(cast.viewer)
+    page = client.get("/costs/").content.decode()
+    assert "On-demand only <b>$4.25</b>" in page
+    assert "too late" in page
+    row = next(csv.DictReader(io.StringIO(client.get("/costs/?form=csv").content.decode())))
+    assert (row["OnDemandOnly_usd"], row["SpotFirst_usd"]) == ("4.2500", "")
+
+
+def test_each_attempt_on_the_page_of_a_job_has_its_cost():
+    cast = make_cast()
+    job = spent(cast)
+    page = signed_in(cast.viewer).get(f"/jobs/{job.uuid}/").content.decode()
+    attempts = page[page.index('id="h-att"') :]
+    assert "$2.50" in attempts[: attempts.index("</section>")]

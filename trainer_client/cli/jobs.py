@@ -94,10 +94,18 @@ def ps(connection: Connection, options: argparse.Namespace) -> tuple[Any, str]:
         (
             job["name"], job["status"], f"{job['current_step']}/{job['goal_steps']}", job["num_workers"],
             when(job["progress"]["finish_at"]), when(job["deadline"]), job["cost_usd"], job["num_open_decisions"] or None,
+            _waits(job),
         )
         for job in jobs
     ]  # fmt: skip
-    return jobs, table(("name", "status", "step", "workers", "finish", "deadline", "usd", "decisions"), rows)
+    head = ("name", "status", "step", "workers", "finish", "deadline", "usd", "decisions", "waits for")
+    return jobs, table(head, rows)
+
+
+def _waits(job: dict[str, Any]) -> str | None:
+    """What the job lacks, with its place among those that wait."""
+    place = f"number {job['queue_place']}" if job["queue_place"] else ""
+    return ": ".join(filter(None, (place, job["waits_for"]))) or None
 
 
 def show(connection: Connection, options: argparse.Namespace) -> tuple[Any, str]:

@@ -11,6 +11,7 @@ from django.http import HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 
+from jobs.selectors.baselines import BASELINES
 from jobs.selectors.ledger import KINDS, PARTS, Ledger, ledger_of
 from webapp.pages.door import PageRequest, page
 
@@ -53,12 +54,27 @@ def _csv(ledger: Ledger) -> HttpResponse:
     text = io.StringIO()
     rows = csv.writer(text)
     rows.writerow(
-        ["job", "gpu_hours", *(f"{kind}_usd" for kind in KINDS), *(f"{part}_usd" for part in PARTS), "total_usd"]
+        [
+            "job",
+            "gpu_hours",
+            *(f"{kind}_usd" for kind in KINDS),
+            *(f"{part}_usd" for part in PARTS),
+            "total_usd",
+            *(f"{policy}_usd" for policy in BASELINES),
+        ]
     )
     for line in ledger.jobs:
         name = _plain(line.job.name) if line.job else ""
         sums = [*(line.by_kind[kind] for kind in KINDS), *(line.by_part[part] for part in PARTS), line.total]
-        rows.writerow([name, f"{line.gpu_hours:.3f}", *(f"{usd:.4f}" for usd in sums)])
+        others = {row["policy"]: f"{row['cost_usd']:.4f}" for row in line.baselines}
+        rows.writerow(
+            [
+                name,
+                f"{line.gpu_hours:.3f}",
+                *(f"{usd:.4f}" for usd in sums),
+                *(others.get(policy, "") for policy in BASELINES),
+            ]
+        )
     headers = {"Content-Disposition": f'attachment; filename="costs-{ledger.start:%Y-%m-%d}.csv"'}
     return HttpResponse(text.getvalue(), content_type="text/csv; charset=utf-8", headers=headers)
 
