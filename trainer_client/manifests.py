@@ -22,6 +22,7 @@ from trainer_client.flushing import Flush
 
 MANIFEST = "manifest.json"
 VERSION = 3
+READABLE = (2, 3)  # version 1 had no checksum of its own
 CHECKSUM = "xxh3_128"
 PIECE_BYTES = 16 * 1024 * 1024  # part of the format of version 2
 WRITE_BYTES = 16 * 1024 * 1024
@@ -72,12 +73,16 @@ def manifest_read(where: str, read: Callable[[], bytes]) -> dict[str, Any]:
         files = manifest["files"]
         _check_names(files)
         int(manifest["step"])
+        version = int(manifest.get("version", 1))
     except OSError as error:
         if error.errno not in UNREADABLE and not isinstance(error, FileNotFoundError):
             raise
         raise SnapshotCorrupt(f"{where}: no readable manifest ({error})") from error
     except (ValueError, KeyError, TypeError) as error:
         raise SnapshotCorrupt(f"{where}: no readable manifest ({type(error).__name__}: {error})") from error
+    if version not in READABLE:
+        age, known = "older" if version < READABLE[0] else "newer", " and ".join(map(str, READABLE))
+        raise SnapshotCorrupt(f"{where}: the format is of {age} version {version}; versions {known} are read")
     if manifest.pop("manifest_sha256", "") != _own_digest(manifest):
         raise SnapshotCorrupt(f"{where}: the manifest was altered")
     return dict(manifest)

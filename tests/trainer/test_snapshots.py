@@ -195,6 +195,17 @@ def test_a_snapshot_of_the_second_version_still_verifies(tmp_path, monkeypatch):
         SnapshotStore(tmp_path).verify(folder)
 
 
+@pytest.mark.parametrize(("version", "age"), [(1, "older"), (4, "newer")])
+def test_a_snapshot_of_a_version_that_is_not_read_is_refused_as_such(tmp_path, version, age):
+    store = SnapshotStore(tmp_path)
+    snapshot = store.write(3, filled())
+    manifest = json.loads((snapshot.path / MANIFEST).read_bytes())
+    del manifest["manifest_sha256"]
+    (snapshot.path / MANIFEST).write_text(json.dumps(manifest | {"version": version}))
+    with pytest.raises(SnapshotCorrupt, match=f"of {age} version {version}; versions 2 and 3 are read"):
+        store.verify(snapshot.path)
+
+
 def test_a_file_has_one_checksum_whether_written_or_read_from_disk_or_stream(tmp_path):
     path, content = tmp_path / "x", os.urandom(12_345)
     with Flush() as flush, manifests.MeasuredFile(path, flush) as file:
