@@ -9,7 +9,8 @@ from django.conf import settings
 from forecasting.outlook import Outlook
 from forecasting.policies.epoch import spot_only_outlook
 from jobs.models import Decision, Job
-from jobs.plan_facts import Epoch, facts_of, on_demand_usd_per_hour, past_read, spot_left
+from jobs.plan_facts import Epoch, facts_of, past_read
+from jobs.plan_offers import spot_left
 from jobs.preemptions import rooms_found, rooms_store, rooms_tell, who_took_its_place
 from jobs.priorities import fall_per_usd, priorities_of
 from jobs.scheduler.placing import Frame, placed
@@ -28,6 +29,7 @@ from jobs.selectors.planning import (
     rules_by_kind,
 )
 from jobs.selectors.policy_weights import leaders
+from jobs.selectors.refusals import offer_refusals
 from jobs.services.epochs import Planned, Seen, not_overtaken, plans_store
 from jobs.services.plans import CALM, plans_claim
 from jobs.services.policy_weights import kinds_want
@@ -71,10 +73,10 @@ def epoch_read(*, now: dt.datetime, jobs: list[Job]) -> Epoch:
     rules = rules_by_kind(jobs=jobs, kinds=[ASK_KIND])
     offers = offers_for_planning()
     known = leaders(offers=[one.offer for one in offers if one.offer.is_spot])
-    return Epoch(now, jobs, rows, offers, rules, slot_s, every_s, known)
+    return Epoch(now, jobs, rows, offers, rules, slot_s, every_s, known, refusals=offer_refusals(now=now))
 
 
-def standing_of(epoch: Epoch, rows: JobRows, *, is_urgent: bool) -> Standing:
+def standing_of(epoch: Epoch, rows: JobRows, facts: PlanFacts, *, is_urgent: bool) -> Standing:
     """What is in force: the order under way, else what is held and asked for; and what an approval of on-demand still covers."""
     spot, on_demand = (rows.held(kind) + rows.asked(kind) for kind in ("spot", "on_demand"))
     offers = [str(m.offer.uuid) for m in rows.machines if m.offer and m.kind == "spot" and m.status != "terminated"]
@@ -87,21 +89,21 @@ def standing_of(epoch: Epoch, rows: JobRows, *, is_urgent: bool) -> Standing:
     if rows.attempts and rows.attempts[-1].ended_at is None:
         ran = rows.attempts[-1].running_at  # an attempt that has hardly begun has not paid for its start
         since = min(since, (epoch.now - ran).total_seconds() if ran else 0.0)
-    covered, left = _cover(epoch, rows)
+    covered, left = _cover(epoch, rows, facts)
     return Standing(
         spot, on_demand, offer, since, len(rows.changes), covered, str(rows.cover) if covered else "", left,
         is_urgent,
     )  # fmt: skip
 
 
-def _cover(epoch: Epoch, rows: JobRows) -> tuple[int, float]:
+def _cover(epoch: Epoch, rows: JobRows, facts: PlanFacts) -> tuple[int, float]:
     """On-demand machines that the newest approval pays for until the planner looks again, and the USD that it has left."""
     if rows.cover is None:
         return 0, 0.0
     args = rows.cover.args
     num, cap = max(int(args.get("on_demand", 0)), int(args.get("up_to", 0))), float(args.get("max_usd", 0.0))
     left = cap - on_demand_spent_usd(rows, rows.cover.created_at, epoch.now)
-    price = on_demand_usd_per_hour(epoch, rows.job) or 0.0
+    price = facts.on_demand_usd_per_hour or 0.0
     if left < num * price * epoch.limits.until_next_s / 3600:
         return 0, left
     return num, left
@@ -123,6 +125,7 @@ def _planned(
     return Planned(
         rows, one, frame, seen, lambda: without_on_demand(one.facts, epoch.markets, clock_s), priority,
         fall_per_usd(facts, epoch.completion(rows.job)), found[0].size, lacks, who_took_its_place(epoch, rows, found[0].size),
+        refusals=epoch.refusals,
     )  # fmt: skip
 
 
@@ -139,7 +142,9 @@ def frame_of(epoch: Epoch, rows: JobRows, facts: PlanFacts, effective: float, *,
         free = max(0, team.max_gpus - others)
         machines_left = max(free - kept, min(rows.staying, free))
         words += f", {kept} more are kept for jobs that come first" if kept and free > rows.staying else ""
-    return Frame(standing_of(epoch, rows, is_urgent=is_urgent), epoch.limits, spot_left_now, machines_left, words)
+    return Frame(
+        standing_of(epoch, rows, facts, is_urgent=is_urgent), epoch.limits, spot_left_now, machines_left, words
+    )
 
 
 def without_on_demand(facts: PlanFacts, markets: Markets, clock_s: float) -> Outlook | None:

@@ -35,9 +35,14 @@ def max_price(job: Job) -> float | None:
 
 
 def may_use(job: Job, offer: Offer, usd_per_hour: float) -> bool:
-    """Whether the job file lets a machine of this offer be bought at this price."""
+    """Whether the job file lets a machine of this offer be bought at this price, and all of the machine would be used."""
     where, most = regions(job), max_price(job)
-    return (not where or offer.region in where) and (most is None or usd_per_hour <= most)
+    return not has_many_gpus(offer) and (not where or offer.region in where) and (most is None or usd_per_hour <= most)
+
+
+def has_many_gpus(offer: Offer) -> bool:
+    """A machine carries one worker, which uses one GPU; the others would be paid for in vain, and quotas count them."""
+    return (offer.num_gpus or 1) > 1
 
 
 def allowed_words(job: Job) -> str:

@@ -22,9 +22,11 @@ from jobs.models import Attempt, FeedState, Instance, Offer
 from jobs.providers import AWS, SIMULATED, has_machines, provider
 from jobs.selectors.duds import offer_pauses
 from jobs.selectors.machines import ASKED
+from jobs.selectors.refusals import offer_refusals
 from jobs.services.duds import machine_dud
 from jobs.services.feeds import feed_set
 from jobs.services.machines import machine_gone, machine_seen, machines_release
+from jobs.services.plans import plan_ask
 from jobs.states import ATTEMPT_LIVE, JOB_OVER
 from trainer_client.backends import BackendError
 from workers.aws.market import feeds_made, on_demand_note
@@ -44,6 +46,7 @@ YOUNG = dt.timedelta(seconds=60)  # so long a machine may be missing from what t
 LINGER = dt.timedelta(seconds=30)  # a trainer may write on for so long after its last word
 BACKOFF = dt.timedelta(seconds=1)  # after the first answer that there is none; then twice that, and so on up to:
 BACKOFF_MAX = dt.timedelta(seconds=30)
+NEWS = 3  # refusals in a row after which the job is planned anew: there may be another offer
 Asked = dict[str, Any]  # as `Instance.asked`
 _looking = threading.Lock()  # ticks that pile up would take all threads from what is urgent
 
@@ -108,11 +111,12 @@ def machines_sync(*, rows: Iterable[Instance], now: dt.datetime) -> None:
 
 
 def _refused(now: dt.datetime) -> dict[int, Asked]:
-    """Offer -> what was said to the last who asked, or became of its machines, where it is too early to ask again."""
+    """Offer -> what was said to the last who asked, or became of its machines; it is too early to ask again before `again_at`."""
     waiting = Instance.objects.filter(backend=provider(), status="requested", offer__isnull=False)
-    rows = list(waiting.values_list("offer_id", "asked"))
-    refused = {offer: asked for offer, asked in rows if offer and asked.get("again_at", 0.0) > now.timestamp()}
-    return refused | offer_pauses(offers=[offer for offer, _ in rows if offer], now=now)
+    offers = {offer for offer in waiting.order_by().values_list("offer_id", flat=True) if offer}
+    said = offer_refusals(offers=offers, now=now).items()
+    refused = {offer: one.asked() for offer, one in said if not one.is_dud}
+    return refused | offer_pauses(offers=list(offers), now=now)
 
 
 def _sync_one(
@@ -152,13 +156,13 @@ def _create(there: Provider, instance: Instance, refused: dict[int, Asked], now:
     offer = instance.offer
     if offer is None:
         return
-    if (others := refused.get(offer.pk)) is not None:
+    before = refused.get(offer.pk, {})
+    if before.get("again_at", 0.0) > now.timestamp():
         sent = {
             name: instance.asked[name] for name in ("sent_at",) if name in instance.asked
         }  # ours may have been made
-        _note(instance, others | sent)
+        _note(instance, before | sent)
         return
-    num = int(instance.asked.get("num", 0)) + 1
     _note(instance, {**instance.asked, "sent_at": now.timestamp()})
     tags = {
         "counterflow": settings.DEPLOYMENT,
@@ -173,11 +177,26 @@ def _create(there: Provider, instance: Instance, refused: dict[int, Asked], now:
     except BackendError as error:
         if not isinstance(error, NoCapacity) and not error.permanent:
             raise  # it may have been made
-        wait = min(BACKOFF_MAX, BACKOFF * 2 ** min(num - 1, 10))
-        refused[offer.pk] = {"num": num, "again_at": (now + wait).timestamp(), "answer": str(error)}
+        refused[offer.pk] = _answer(before, str(error), now)
         _note(instance, refused[offer.pk])
+        if refused[offer.pk]["num"] == NEWS and instance.job is not None:
+            plan_ask(job=instance.job, now=now, why=f"{offer} is refused.")
         return
+    refused.pop(offer.pk, None)
     machine_seen(instance=instance, facts=facts_of(record, offer), now=now)
+
+
+def _answer(before: Asked, words: str, now: dt.datetime) -> Asked:
+    """One more no in a row."""
+    num = int(before.get("num", 0)) + 1
+    wait = min(BACKOFF_MAX, BACKOFF * 2 ** min(num - 1, 10))
+    return {
+        "num": num,
+        "since": before.get("since", now.timestamp()),
+        "at": now.timestamp(),
+        "again_at": (now + wait).timestamp(),
+        "answer": words,
+    }
 
 
 def _note(instance: Instance, asked: Asked) -> None:

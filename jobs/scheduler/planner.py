@@ -77,6 +77,7 @@ class PlanFacts:
     budget_usd: float | None = None
     approval_s: float = 0.0  # what an approval of on-demand may take; 0 where a rule gives it
     allowed: str = ""  # which offers the job file allows, in words; empty: all
+    refused: str = ""  # the spot offer that it would use had it not been refused lately, and how often, in words
     followed: Followed = Followed()
     begun_s: float = 0.0  # since it could first be planned: where the even line to the deadline starts
     steps_done: int = 0  # since then
@@ -189,6 +190,7 @@ def sentence_of(facts: PlanFacts, wish: Wish) -> str:
     spot = facts.spot
     market = f"{spot.available} spot in {spot.name} at ${spot.usd_per_hour:.2f} an hour" if spot else "no spot offer"
     market += f" {facts.allowed}" if facts.allowed and not spot else ""
+    market += f" ({facts.refused})" if facts.refused else ""
     words = {
         "programme": "is the least expected cost",
         "guard": "is needed now: the last safe moment for on-demand has come",

@@ -60,5 +60,5 @@ def offer_pauses(*, offers: Sequence[int], now: dt.datetime) -> dict[int, dict[s
         if again_at > now:
             several = f"the last {len(row)} machines" if len(row) > 1 else "the last machine"
             answer = f"no agent spoke on {several} of this offer; it is asked again at {again_at:%H:%M:%S} UTC"
-            found[offer] = {"num": len(row), "again_at": again_at.timestamp(), "answer": answer}
+            found[offer] = {"num": len(row), "again_at": again_at.timestamp(), "answer": answer, "is_dud": True}
     return found

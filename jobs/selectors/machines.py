@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,13 +91,37 @@ def target_parse(args: dict[str, Any]) -> Target:
 
 
 def machines_kept(*, job: Job, target: Target) -> list[Instance]:
-    """The usable machines that the target keeps: those of the named offer first, then the oldest."""
+    """The usable machines that the target keeps, all in one region: those of the named offer first, then the oldest."""
     usable = usable_machines(job=job)
     spot = sorted(
         (m for m in usable if m.kind == "spot"), key=lambda m: target.offer not in ("", _offer_id(m))
     )  # a stable sort: equal ones stay in the order of their age
-    on_demand = [m for m in usable if m.kind != "spot"]
-    return [*spot[: target.spot], *on_demand[: target.on_demand]]
+    home = _region(spot[0]) if spot and target.spot else ""
+    on_demand = sorted((m for m in usable if m.kind != "spot"), key=lambda m: home not in ("", _region(m)))
+    return _together([*spot[: target.spot], *on_demand[: target.on_demand]])
+
+
+def _together(machines: list[Instance]) -> list[Instance]:
+    """A world is not spread over regions: those of the region that has most of them, of the first one where they are equal."""
+    most = Counter(_region(m) for m in machines).most_common(1)
+    return [m for m in machines if _region(m) == most[0][0]]
+
+
+def region_in_use(machines: Iterable[Instance]) -> str:
+    """Where the machines of a job work, or are to work; spot first. Empty where it has none, or only ones that are refused."""
+    there = [
+        m
+        for m in machines
+        if m.offer is not None
+        and m.notice_at is None
+        and (m.status in ("running", "provisioning") or (m.status == "requested" and not m.asked.get("num")))
+    ]
+    first = min(there, key=lambda m: (m.status != "running", m.kind != "spot", m.pk), default=None)
+    return _region(first) if first is not None else ""
+
+
+def _region(machine: Instance) -> str:
+    return machine.offer.region if machine.offer else ""
 
 
 def _offer_id(machine: Instance) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -15,13 +15,15 @@ from jobs.models import Decision, Offer, PlanPoint, PlanState
 from jobs.scheduler.placing import Frame, Placed, ask_args, ask_proposal, change_proposal
 from jobs.scheduler.planner import PlanFacts, slot_of
 from jobs.scheduler.priority import Priority
-from jobs.scheduler.procurement import KINDS, MACHINES, ON_DEMAND
+from jobs.scheduler.procurement import ASK_KIND, KINDS, MACHINES, ON_DEMAND
 from jobs.scheduler.proposal import Proposal
-from jobs.selectors.planning import JobRows, Rules, rules_by_kind
+from jobs.selectors.planning import JobRows, Rules, rule_in_force, rules_by_kind
+from jobs.selectors.refusals import Refusals
 from jobs.services.decision_batches import Offered, decisions_propose
 from jobs.services.decisions import decision_withdraw
 from jobs.services.market_pasts import past_keep
 from jobs.services.plan_states import point_of, state_of
+from jobs.services.plan_waits import refused_told
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,15 @@ class Planned:
     lacks: int = 0  # machines that the team's quota withholds
     gave_way: dict[str, Any] | None = None  # who took its place, and when it comes back
     room: str = ""  # who is asked to make room for it, in words
+    refusals: Mapping[int, Refusals] = field(default_factory=dict)  # by providers, by offer
+    off: set[str] = field(default_factory=set)  # kinds of what would have been proposed, had their rule not been off
+    refused_words: str = ""  # who refused on-demand of late
 
 
 def plans_store(*, planned: list[Planned], now: dt.datetime) -> list[Decision]:
     """Propose what changes, withdraw what no longer holds, keep the plans. Returns the new decisions."""
     made = _decide(planned, now)
+    refused_told(planned=planned)
     states, points = [], []
     for one, decisions in zip(planned, made, strict=True):
         state = state_of(one, decisions, now)
@@ -92,6 +98,9 @@ def not_overtaken(planned: list[Planned], now: dt.datetime) -> list[Planned]:
 def _decide(planned: list[Planned], now: dt.datetime) -> list[list[Decision]]:
     """The decisions of each job: first what has to be asked, then what needs no answer."""
     keeper = _Keeper(now, rules_by_kind(jobs=[one.rows.job for one in planned], kinds=KINDS))
+    for one in planned:
+        if one.placed.ask is not None:
+            keeper.note_off(one, ASK_KIND)
     asked = keeper.propose([(one, _ask(one)) for one in planned])
     changes = []
     for one, decision in zip(planned, asked, strict=True):
@@ -103,6 +112,8 @@ def _decide(planned: list[Planned], now: dt.datetime) -> list[list[Decision]]:
             _withdraw(
                 one, MACHINES, now, f"{decision} says more." if says_more else "What it rested on no longer holds."
             )
+        else:
+            keeper.note_off(one, change.kind)
         changes.append((one, change))
     pairs = zip(asked, keeper.propose(changes), strict=True)
     return [[decision for decision in pair if decision is not None] for pair in pairs]
@@ -132,6 +143,12 @@ class _Keeper:
     now: dt.datetime
     rules: Rules
     pasts: dict[tuple[int, float], int] = field(default_factory=dict)
+
+    def note_off(self, one: Planned, kind: str) -> None:
+        """Remember a kind that is wanted though its rule is off."""
+        rule = rule_in_force(self.rules, one.rows.job, kind)
+        if rule is not None and rule.autonomy == "off":
+            one.off.add(kind)
 
     def propose(self, wanted: list[tuple[Planned, Proposal | None]]) -> list[Decision | None]:
         """One answer per job, None where there was nothing to propose."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from forecasting.outlook import Band
 from jobs.models import Decision, PlanPoint, PlanState
 from jobs.scheduler.planner import PlanFacts, uses_programme
-from jobs.selectors.duds import hold_words
+from jobs.services.plan_waits import waits_for
 
 if TYPE_CHECKING:
     from jobs.services.epochs import Planned
@@ -26,35 +26,6 @@ def state_of(one: Planned, made: list[Decision], now: dt.datetime) -> PlanState:
     state.priority = one.priority.effective
     state.plan = _told(one, state.plan, now)
     return state
-
-
-def waits_for(one: Planned, made: list[Decision]) -> tuple[str, str]:
-    """Why the job has not what it wants: one of `jobs.models.plans.WAITS`, and in words; both empty where it lacks nothing."""
-    facts, ask, wish = one.placed.facts, one.placed.ask, one.placed.today
-    open_asks = [d for d in (*made, *one.rows.asks) if d.status == "proposed" and d.kind != "preempt_job"]
-    if words := hold_words(one.rows.machines):
-        return "held", words
-    if one.gave_way is not None:
-        back = f", back {one.gave_way['back']}" if one.gave_way.get("back") else ""
-        return "gave_way", f"gave way to {one.gave_way['name']} ({one.gave_way['decision']}){back}"
-    if one.placed.held_back:
-        return "quota" if one.placed.held_back == one.frame.quota else "budget", _with_room(one, one.placed.held_back)
-    if open_asks and ask is not None and not ask.standby and wish.size < one.placed.wish.size:
-        return "approval", f"waits for an approval: {open_asks[0]}"
-    held, spot = facts.held, facts.spot
-    if not wish.size and spot is None:
-        return "offer", _with_room(one, " ".join(part for part in ("waits for an offer", facts.allowed) if part))
-    if not wish.size and spot is not None:
-        return "spot", _with_room(one, f"waits for spot in {spot.name}: {spot.available} of {facts.n_min}")
-    if held >= wish.size:
-        return "", ""
-    if spot is not None and spot.available < wish.spot:
-        return "spot", f"waits for spot in {spot.name}: {spot.available} of {wish.spot}"
-    return "machines", f"machines are being started: {held} of {wish.size}"
-
-
-def _with_room(one: Planned, words: str) -> str:
-    return "; ".join(part for part in (words, one.room) if part)
 
 
 def _told(one: Planned, before: dict[str, Any], now: dt.datetime) -> dict[str, Any]:
