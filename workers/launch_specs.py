@@ -13,7 +13,7 @@ from jobs.machines import is_planned
 from jobs.models import Attempt, Job
 from jobs.providers import AWS
 from jobs.selectors.machines import placed_machines
-from jobs.services.jobs import TRAINING_CHOICES, TRAINING_RANGES
+from jobs.services.job_settings import TRAINING_CHOICES, TRAINING_RANGES
 from jobs.services.resizes import worker_limits
 from trainer_client.backends import LaunchSpec
 from workers import rundirs

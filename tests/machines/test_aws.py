@@ -17,7 +17,8 @@ from jobs.selectors.costs import instance_cost_usd
 from jobs.selectors.fleet import fleet_of
 from jobs.selectors.machines import holdings
 from jobs.services.events import SYSTEM
-from jobs.services.jobs import job_cancel, job_file_checked
+from jobs.services.job_settings import job_file_checked
+from jobs.services.jobs import job_cancel
 from tests.machines.moto_cloud import REGION, TYPE, MotoCloud
 from tests.machines.world import FILE, leaves, machines, order, trains, turn, until
 from tests.workers.world import make_filled_job, script

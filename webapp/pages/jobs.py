@@ -26,7 +26,8 @@ from jobs.services.balance import job_rebalance
 from jobs.services.boosts import job_boost
 from jobs.services.events import Actor
 from jobs.services.job_changes import job_change
-from jobs.services.jobs import FIDELITIES, job_cancel, job_create, job_pause, job_resume, job_submit
+from jobs.services.job_settings import FIDELITIES
+from jobs.services.jobs import job_cancel, job_create, job_pause, job_resume, job_submit
 from jobs.services.resizes import job_drain, job_resize
 from webapp.pages.door import PageRequest, fetch_in_team, must, page
 from webapp.pages.forms.jobs import JobChangeForm, JobForm

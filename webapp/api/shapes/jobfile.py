@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
-from jobs.services.jobs import FIDELITIES
+from jobs.services.job_settings import FIDELITIES
 from webapp.api.shapes.fields import Input, InstantField
 
 

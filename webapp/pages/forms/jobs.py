@@ -13,7 +13,7 @@ from jobs.clusters import backends
 from jobs.machines import is_planned
 from jobs.models import Dataset, Job
 from jobs.providers import has_machines
-from jobs.services.jobs import TRAINING_DEFAULTS
+from jobs.services.job_settings import TRAINING_DEFAULTS
 from webapp.pages.forms.base import OnceField, PageForm
 from webapp.pages.forms.moments import LocalMomentField, MomentForm
 
