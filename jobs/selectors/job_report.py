@@ -84,8 +84,15 @@ def _job(job: Job) -> dict[str, Any]:
         "backend": job.backend,
         "deadline": job.deadline,
         "met_deadline": met,
+        "deadline_why": _deadline_why(job),
         "budget_usd": job.budget_usd,
     }
+
+
+def _deadline_why(job: Job) -> str:
+    """What it lacked as its last deadline passed, in the words of the queue; empty where it lacked nothing, or was in time."""
+    passed = job.events.filter(kind="job.deadline_passed").order_by("-id").values_list("data", flat=True).first()
+    return str((passed or {}).get("why", ""))
 
 
 def _times(job: Job) -> dict[str, Any]:

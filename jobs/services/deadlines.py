@@ -9,9 +9,11 @@ from django.db import transaction
 from jobs.errors import Invalid
 from jobs.machines import declared_size
 from jobs.models import Job, PlanState
+from jobs.scheduler.procurement import ASK_KIND, RULE
 from jobs.scheduler.speed import Speed
 from jobs.selectors.plans import past_paces_s
 from jobs.services.events import event_append
+from jobs.services.plan_waits import no_words
 from jobs.states import JOB_ACTIVE
 
 
@@ -66,14 +68,33 @@ def _tell_passed(job: Job, now: dt.datetime) -> bool:
             deadline_passed_at=now
         )
         if won:
-            left = job.goal_steps - job.current_step
+            left, why = job.goal_steps - job.current_step, late_words(job)
             event_append(
                 team=job.team,
                 job=job,
                 kind="job.deadline_passed",
                 subject=job,
                 now=now,
-                text=f"The deadline of {job.name} has passed with {left:,} of {job.goal_steps:,} steps left; it goes on.",
-                data={"deadline": job.deadline.isoformat() if job.deadline else None, "current_step": job.current_step},
+                text=f"The deadline of {job.name} has passed with {left:,} of {job.goal_steps:,} steps left; it goes on"
+                f"{': ' + why if why else ''}.",
+                data={
+                    "deadline": job.deadline.isoformat() if job.deadline else None,
+                    "current_step": job.current_step,
+                    "why": why,
+                },
             )
     return won == 1
+
+
+def late_words(job: Job) -> str:
+    """What a planned job lacks as its deadline passes; where it lacks nothing by now, who refused it on-demand. Else empty."""
+    words = PlanState.objects.filter(job=job).values_list("waits_for", flat=True).first()
+    if words is None or words:
+        return words or ""
+    asked = (
+        job.decisions.filter(rule=RULE, kind=ASK_KIND, status="rejected").select_related("team").order_by("-id").first()
+    )
+    if asked is None:
+        return ""
+    no = asked.approvals.filter(answer="reject", void_at=None).select_related("user").first()
+    return no_words(asked, no.user if no is not None else None)
