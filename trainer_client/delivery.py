@@ -12,7 +12,8 @@ from typing import Any
 
 from trainer_client import transport as http
 from trainer_client.outbox import Item, Outbox
-from trainer_client.protocol import Directive, ProtocolError, split_report
+from trainer_client.protocol import Directive, ProtocolError
+from trainer_client.reportsplit import split_report
 
 log = logging.getLogger("counterflow.delivery")
 

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer_client.permutation import combine, text_key, uniform
+from trainer_client.permutation import combine, text_key
 from trainer_client.shardorder import ShardOrder
+from trainer_client.strata import shards_drawn
 
 DRAWS_PER_BLOCK = 4096
 MAX_STEPS_PER_BLOCK = 64
-_DRAW, _ORDER, _SAMPLE = 1, 2, 3
+_SAMPLE = 3  # 1 and 2 are of `strata`
 
 
 class MixtureError(ValueError):
@@ -240,23 +241,11 @@ class ShardedMixture:
         """Plans of the next S steps; a pure function of the state at its first step."""
         num_steps = int(np.clip(DRAWS_PER_BLOCK // self._global_batch, 1, MAX_STEPS_PER_BLOCK))
         steps = np.arange(self._start, self._start + num_steps, dtype=np.uint64)
-        shard = self._draw_shards(steps)
+        weight = np.where(self._paused, 0.0, self._weight)
+        shard = shards_drawn(weight, steps, self._global_batch, self.seed)
         sample, epoch = self._order.peek(shard.ravel())
         sample, epoch = sample.reshape(shard.shape), epoch.reshape(shard.shape)
         return [Plan(self._start + row, shard[row], sample[row], epoch[row]) for row in range(num_steps)]
-
-    def _draw_shards(self, steps: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Shard index [S, B]: one draw from each of B equal strata of the weights, in an order that is shuffled too."""
-        weight = np.where(self._paused, 0.0, self._weight)
-        active = np.flatnonzero(weight > 0)
-        edges = np.cumsum(weight[active])
-        places = np.arange(self._global_batch, dtype=np.uint64)
-        keys = combine(self.seed & (2**64 - 1), _DRAW, steps[:, None], places[None, :])
-        points = (places[None, :].astype(np.float64) + uniform(keys)) / self._global_batch
-        picked = np.searchsorted(edges, points * edges[-1], side="right")
-        shard = active[np.minimum(picked, len(active) - 1)]
-        order = np.argsort(combine(keys, _ORDER), axis=1, kind="stable")
-        return np.take_along_axis(shard, order, axis=1).astype(np.int64)
 
     # -- resume -------------------------------------------------------------------------------------------------------
 

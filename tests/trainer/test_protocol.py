@@ -17,6 +17,7 @@ from trainer_client import protocol
 from trainer_client.client import SchedulerClient, shard_stats_body
 from trainer_client.coercion import NotANumber, flatten_numbers, to_number
 from trainer_client.protocol import Ack, Directive, ProtocolError, ShardPoint, StepPoint
+from trainer_client.reportsplit import split_report
 
 NUMBERS = st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True), st.integers(-(2**53), 2**53))
 
@@ -48,7 +49,7 @@ def test_a_report_names_what_is_not_finite_and_carries_shards_compactly() -> Non
 def test_the_halves_of_a_split_report_say_together_what_it_said() -> None:
     shards = [ShardPoint(step, f"s{step % 3}", math.nan if step == 4 else float(step), step, 1) for step in range(7)]
     body = protocol.report_body(worker=0, seq=3, shards=shards, acks=[Ack("d", "applied", 1)])
-    halves = protocol.split_report(body, 9)
+    halves = split_report(body, 9)
     assert halves is not None
     first, second = halves
     assert (first["seq"], second["seq"]) == (3, 9)
@@ -66,7 +67,7 @@ def test_the_halves_of_a_split_report_say_together_what_it_said() -> None:
 
 
 def test_a_report_without_points_cannot_be_split() -> None:
-    assert protocol.split_report(protocol.report_body(worker=0, seq=0), 1) is None
+    assert split_report(protocol.report_body(worker=0, seq=0), 1) is None
 
 
 @pytest.mark.parametrize(
