@@ -21,11 +21,13 @@ from trainer_client.finetune_config import ConfigError, FinetuneConfig
 from trainer_client.finetune_preference import preference_trainer
 from trainer_client.journal import Journal, write_durably
 from trainer_client.mixture import MixtureError, ShardedMixture
-from trainer_client.models import ModelError, add_lora, obtain_model
+from trainer_client.models import DTYPES, ModelError, add_lora, obtain_model
 from trainer_client.options import BidirectionalOptions
+from trainer_client.packing import beyond_rounding, largest_move
 from trainer_client.processgroup import init_process_group
 from trainer_client.sampleforms import answered, preferred
 from trainer_client.session import Session, SessionConfig
+from trainer_client.settings import SettingRefused
 from trainer_client.sharddata import ShardDataError, ShardEntry, ShardSet, load_shard_config
 from trainer_client.snapshots import SnapshotCorrupt
 from trainer_client.takeup import take_up
@@ -35,7 +37,7 @@ from trainer_client.training_state import LoadedState
 log = logging.getLogger("counterflow.finetune")
 
 FORMS = {"sft": answered, "dpo": preferred}
-USER_ERRORS = (ConfigError, ShardDataError, MixtureError, ModelError, SnapshotCorrupt)
+USER_ERRORS = (ConfigError, ShardDataError, MixtureError, ModelError, SettingRefused, SnapshotCorrupt)
 
 
 def run_worker(config: FinetuneConfig) -> int:
@@ -115,7 +117,7 @@ def build_trainer(config: FinetuneConfig, session: Session, entries: list[ShardE
         torch.manual_seed(config.seed)
         model = add_lora(model, config.lora, config.lora_alpha or 2 * config.lora)
     encoder = Encoder(tokenizer, config.seq_len, packed=config.layout == "packed")
-    return BidirectionalTrainer(
+    trainer = BidirectionalTrainer(
         model=model,
         args=training_arguments(config),
         processing_class=tokenizer,
@@ -123,6 +125,23 @@ def build_trainer(config: FinetuneConfig, session: Session, entries: list[ShardE
         session=session,
         options=options,
     )
+    if config.layout == "packed":
+        _check_packing(trainer, config)
+    return trainer
+
+
+def _check_packing(trainer: BidirectionalTrainer, config: FinetuneConfig) -> None:
+    """`ConfigError` where the model lets a sample see the one before it in the row (collective)."""
+    move = largest_move(
+        trainer.sample_losses, trainer.model, num_tokens=len(trainer.processing_class), seq_len=config.seq_len
+    )
+    if trainer.slices is not None:
+        trainer.slices.put_away()
+    if beyond_rounding(move, DTYPES[config.dtype]):
+        raise ConfigError(
+            f"--layout packed: {type(trainer.model).__name__} mixes the samples of a row (a token's loss moves by {move:.1e} of "
+            "itself with what stands before its sample); use --layout padded"
+        )
 
 
 def training_arguments(config: FinetuneConfig) -> TrainingArguments:

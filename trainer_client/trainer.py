@@ -13,12 +13,11 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate.utils import DistributedType
 from torch import nn
 from transformers import Trainer
 
@@ -32,10 +31,11 @@ from trainer_client.nextstep import StepPlanner
 from trainer_client.nonfinite import NonfiniteGuard
 from trainer_client.options import BidirectionalOptions
 from trainer_client.owntime import OWN
-from trainer_client.parallel import accumulation_for, are_cut, exporter_for, fit_to_slices, resumption_for, saver_for
+from trainer_client.parallel import accumulation_for, are_cut, exporter_for, resumption_for, saver_for
 from trainer_client.permutation import combine
 from trainer_client.resuming import FallBack, Resumption, check_fidelity
 from trainer_client.session import Leave, Session
+from trainer_client.settings import OF_THE_LOOP, OF_THE_LOSS, PARTS, check_args, model_adds_router_loss
 from trainer_client.slices import Slices, nothing
 from trainer_client.stepping import LeftInStep, StepBatch, StepRunner
 from trainer_client.takeup import begin_session
@@ -71,6 +71,8 @@ class BidirectionalMixin(_Base):
     loss_is_scaled_for_ga = True  # training_step divides by the tokens of the whole global batch itself
     ranks_are_free = True  # whether a rank may do a micro-batch while another does none: no collectives inside of one
     may_be_in_slices = False  # whether `follow` does the forward passes that a micro-batch does
+    refused: Mapping[str, str] = OF_THE_LOOP | OF_THE_LOSS  # settings that it cannot follow, with the reason
+    refused_parts: Mapping[str, str] = PARTS  # of what Trainer is constructed with
     slices: Slices | None = None
 
     def __init__(
@@ -105,21 +107,11 @@ class BidirectionalMixin(_Base):
         self.accelerator.device_placement = False  # each slice is where it belongs
 
     def _check_args(self) -> None:
-        args = self.args
-        if args.max_steps <= 0:
-            raise ValueError("BidirectionalTrainer needs max_steps: the mixture has no end of its own")
-        if args.gradient_accumulation_steps != 1:
-            raise ValueError(
-                "gradient_accumulation_steps must be 1: micro-batches follow from global_batch and micro_batch"
-            )
-        if self.accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
-            raise ValueError(
-                "BidirectionalTrainer exchanges gradients itself: leave fsdp and deepspeed out of the arguments; for a model in "
-                'slices give options with parallel="fsdp"'
-            )
-        fit_to_slices(self)
-        args._n_gpu = min(args.n_gpu, 1)  # a process has one device; nn.DataParallel would split micro-batches
-        args.logging_nan_inf_filter = False  # the filter would show a clean curve over a ruined run
+        check_args(self)
+
+    def adds_router_loss(self) -> bool:
+        """Whether the model or its Trainer would add a router's auxiliary loss."""
+        return model_adds_router_loss(self.model)
 
     # -- begin and end ------------------------------------------------------------------------------------------------
 

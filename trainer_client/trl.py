@@ -21,6 +21,7 @@ from torch import nn
 from trl import DPOTrainer, SFTTrainer
 
 from trainer_client.encoding import BatchSource
+from trainer_client.settings import OF_THE_LOOP, SettingRefused, not_followed
 from trainer_client.slices import Slices, nothing
 from trainer_client.trainer import BidirectionalMixin
 from trainer_client.trlencoding import PreferenceEncoder, SupervisedEncoder, as_supervised
@@ -47,20 +48,16 @@ class TrlMixin(BidirectionalMixin):
         _metrics: Any
         _compute_loss: Any
 
-    refused: dict[str, str] = {
-        "fp16": "a loss scale is not part of a snapshot; use bf16",
-        "use_liger_kernel": "leave it out",
-    }
+    refused = OF_THE_LOOP | {"use_liger_kernel": "leave it out"}
+    refused_parts = dict[str, str]()  # trl has a loss and a data set of its own
 
     def __init__(self, *args: Any, source: BatchSource, **kwargs: Any) -> None:
         given = kwargs.get("args")
-        wrong = [
-            f"{name}: {why}" for name, why in self.refused.items() if given is not None and getattr(given, name, None)
-        ]
+        wrong = not_followed(given, self.refused)
         if kwargs.get("train_dataset") is not None:
             wrong.append("train_dataset: samples come from source")
         if wrong:
-            raise ValueError(f"{type(self).__name__} cannot follow {'; '.join(wrong)}")
+            raise SettingRefused(f"{type(self).__name__} cannot follow {'; '.join(wrong)}")
         kwargs["train_dataset"] = Dataset.from_list([_plain(source.shards.read(0, 0))])  # for trl to see its form
         with _quiet(given is not None and given.disable_tqdm):
             super().__init__(*args, source=source, **kwargs)
@@ -68,8 +65,9 @@ class TrlMixin(BidirectionalMixin):
     def _check_args(self) -> None:
         super()._check_args()
         self.args.average_tokens_across_devices = False  # the loss is divided by the whole global batch's count already
-        if self.aux_loss_enabled:
-            raise ValueError("a router's auxiliary loss is a mean over a micro-batch: set router_aux_loss_coef=0.0")
+
+    def adds_router_loss(self) -> bool:
+        return self.aux_loss_enabled
 
     def _send_telemetry(self) -> None:
         """A run under a scheduler tells nobody else about itself."""

@@ -1,0 +1,104 @@
+"""What a trainer or a model cannot follow is refused at the start, with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.worlds import base_config, build_idle_trainer, run_world, write_shards
+
+SETTINGS: list[dict[str, Any]] = [
+    {"fp16": True},
+    {"num_train_epochs": 2},
+    {"dataloader_num_workers": 2},
+    {"train_sampling_strategy": "group_by_length"},
+    {"auto_find_batch_size": True},
+    {"label_smoothing_factor": 0.1},
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_shards(tmp_path, {"a": 17, "b": 9})
+    return tmp_path
+
+
+def _refused(folder: Path) -> dict[str, str]:
+    """What is said to each setting, part and model; nothing where it is taken."""
+    from transformers import MixtralConfig, MixtralForCausalLM, TrainingArguments
+
+    from trainer_client.finetune import training_fields
+    from trainer_client.trainer import BidirectionalTrainer
+
+    config = base_config(folder)
+    plain = build_idle_trainer(config)
+
+    def said(*, settings: Any = None, **parts: Any) -> str:
+        args = TrainingArguments(**training_fields(config) | (settings or {}))
+        given = {"model": plain.model, "source": plain.source, "session": plain.session, "options": plain.options}
+        try:
+            BidirectionalTrainer(args=args, **given | parts)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def experts(coefficient: float) -> Any:
+        shape = {"vocab_size": 300, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+        heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_local_experts": 2}
+        router = {"output_router_logits": True, "router_aux_loss_coef": coefficient}
+        return MixtralForCausalLM(MixtralConfig(**shape, **heads, **router))
+
+    found = {name: said(settings={name: value}) for setting in SETTINGS for name, value in setting.items()}
+    found["train_dataset"] = said(train_dataset=[{"input_ids": [1, 2]}])
+    found["compute_loss_func"] = said(compute_loss_func=lambda *_: None)
+    found["router"] = said(model=experts(0.01))
+    found["taken"] = said() + said(settings={"num_train_epochs": 3}) + said(model=experts(0.0))
+    return found
+
+
+def test_settings_that_cannot_be_followed_are_refused_by_name(folder: Path) -> None:
+    (found,) = run_world(1, _refused, folder, folder=folder)
+    assert found.pop("taken") == ""
+    assert "auxiliary loss" in found.pop("router")
+    for name, said in found.items():
+        assert f"BidirectionalTrainer cannot follow {name}: " in said
+
+
+def _packed(folder: Path, kinds: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """What is said to `--layout packed` with a new model of each kind."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from trainer_client.finetune_config import ConfigError
+    from trainer_client.models import train_tokenizer
+
+    tokenizer = train_tokenizer(["say red green blue " * 20], 300)
+    ids = {"vocab_size": len(tokenizer), "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    found = {}
+    for kind, shape in kinds.items():
+        torch.manual_seed(0)
+        where, dtype = folder / kind, "bf16" if kind == "opt" else "fp32"
+        AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **shape, **ids)).save_pretrained(where)
+        tokenizer.save_pretrained(where)
+        try:
+            build_idle_trainer(base_config(folder, model=str(where), layout="packed", dtype=dtype))
+            found[kind] = ""
+        except ConfigError as error:
+            found[kind] = str(error)
+    return found
+
+
+def test_a_model_that_mixes_the_samples_of_a_packed_row_is_refused(folder: Path) -> None:
+    """OPT attends to all of the row, RecurrentGemma carries a state along it; both take positions."""
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    kinds = {
+        "qwen2": shape | {"intermediate_size": 64, "num_key_value_heads": 2},
+        "mixtral": shape | {"intermediate_size": 64, "num_key_value_heads": 2, "num_local_experts": 4},
+        "opt": shape | {"ffn_dim": 64, "word_embed_proj_dim": 32},
+        "recurrent_gemma": shape | {"intermediate_size": 64, "num_hidden_layers": 3, "lru_width": 32},
+    }
+    (found,) = run_world(1, _packed, folder, kinds, folder=folder)
+    assert [kind for kind, said in found.items() if not said] == ["qwen2", "mixtral"]
+    assert all("mixes the samples of a row" in said for said in found.values() if said)
