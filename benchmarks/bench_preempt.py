@@ -41,7 +41,7 @@ def run(times: int, provider: Any) -> list[dict[str, float]]:
     team, user, dataset = world()
     job = job_create(
         dataset=dataset, name="preempted", model="tiny:1m", goal_steps=1_000_000, num_workers=2, now=timezone.now(),
-        config=FILE, user=user, training=TRAINING | {"snapshot_every": 0},
+        config=FILE, user=user, training=TRAINING | {"snapshot_every": 999_999},
     )  # fmt: skip
     job_submit(job=job, now=timezone.now())
     found = []

@@ -12,20 +12,26 @@ from jobs.scheduler.planner import PlanFacts, Wish, allocation_words, uses_progr
 from jobs.scheduler.wishes import wishes
 from jobs.selectors.planning import planned_jobs
 from jobs.selectors.plans import JobPlan, job_plan
+from jobs.selectors.promises import job_promises
 
 
 def job_preview(*, job: Job, now: dt.datetime) -> JobPlan:
     """Time, cost and chance: by the planner on the market of now for a planned job, else by the pace of earlier jobs."""
     plan = job_plan(job=job, now=now)
-    if not is_planned(job):
-        return plan
+    if is_planned(job):
+        _plan_anew(plan, job, now)
+    plan.reasons += job_promises(job=job)
+    return plan
+
+
+def _plan_anew(plan: JobPlan, job: Job, now: dt.datetime) -> None:
+    """As the next epoch would plan it, on the market of now."""
     others = [other for other in planned_jobs() if other.pk != job.pk]
     epoch = epoch_read(now=now, jobs=[*others, job])
     facts = facts_of(epoch, epoch.rows[job.pk])
     past_read(epoch, facts)
     _, wish = wishes([facts], epoch.markets, now.timestamp())[0]
     _take_over(plan, job, facts, wish, now)
-    return plan
 
 
 def _take_over(plan: JobPlan, job: Job, facts: PlanFacts, wish: Wish, now: dt.datetime) -> None:

@@ -19,6 +19,7 @@ from jobs.services.deadlines import deadlines_sweep
 from jobs.services.decisions import decisions_sweep
 from jobs.services.deliveries import augmentation_complete, augmentation_settle
 from jobs.services.jobs import job_end
+from jobs.services.spot_snapshots import snapshots_late_sweep
 from jobs.states import ATTEMPT_LIVE, JOB_OVER
 from workers.augmentation.actors import batches_send
 from workers.carry import directives_carry
@@ -49,6 +50,7 @@ def everything_sweep(*, now: dt.datetime) -> None:
         decisions_sweep,
         launches_sweep,
         deadlines_sweep,
+        snapshots_late_sweep,
         augmentations_sweep,
         batches_ring,
         directives_carry,

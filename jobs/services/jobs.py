@@ -14,6 +14,7 @@ from jobs.machines import SPOT_POLICIES
 from jobs.models import Dataset, Job, JobShard
 from jobs.providers import AWS, has_machines, planned_backend
 from jobs.scheduler.rules import completion, shard_loss, straggler
+from jobs.selectors.promises import job_promises
 from jobs.services.budgets import budget_check
 from jobs.services.commands import command_issue
 from jobs.services.deadlines import deadline_check
@@ -23,6 +24,7 @@ from jobs.services.events import SYSTEM, Actor, event_append
 from jobs.services.methods import METHODS, forms_check, preference_errors
 from jobs.services.pauses import pause_begin, pause_lift
 from jobs.services.resources import resource_errors
+from jobs.services.spot_snapshots import interval_checked
 from jobs.services.transitions import state_move
 from jobs.states import JOB_OVER
 
@@ -165,6 +167,7 @@ def job_create(
     config, backend = config or {}, backend or backends()[0]
     settings = training_checked({**snapshot_settings(config), **(training or {})})
     job_file_checked(config, settings, backend)
+    settings, corrected = interval_checked(config=config, training=settings, goal_steps=goal_steps)
     _check_job(name, model, goal_steps, num_workers, backend, deadline, now, settings)
     job = Job.objects.create(
         team=dataset.team,
@@ -187,9 +190,8 @@ def job_create(
     )
     _take_shards(job, weights or {})
     actor = Actor.person(user) if user else SYSTEM
-    event_append(
-        team=job.team, job=job, kind="job.created", subject=job, now=now, actor=actor, text=f"Job {job.name} created."
-    )
+    text = f"Job {job.name} created. {corrected}".strip()
+    event_append(team=job.team, job=job, kind="job.created", subject=job, now=now, actor=actor, text=text)
     return job
 
 
@@ -258,11 +260,16 @@ def _take_shards(job: Job, weights: dict[str, float]) -> None:
 
 
 def job_submit(*, job: Job, now: dt.datetime, actor: Actor = SYSTEM) -> Job:
-    """Queue a draft and order its launch. Raises `Invalid` for a deadline that cannot be met or a budget that cannot pay."""
+    """Queue a draft and order its launch; what it promises stands in its history.
+
+    Raises `Invalid` for a deadline that cannot be met, a budget that cannot pay, spot without snapshots.
+    """
     deadline_check(job=job, now=now)
     budget_check(job=job, now=now)
+    interval_checked(config=job.config, training=job.training, goal_steps=job.goal_steps)
+    text = " ".join([f"{job.name} submitted.", *job_promises(job=job)])
     with transaction.atomic():
-        state_move(job, "queued", now=now, actor=actor, submitted_at=now, text=f"{job.name} submitted.")
+        state_move(job, "queued", now=now, actor=actor, submitted_at=now, text=text)
         command_issue(job=job, kind="launch", key=f"launch:{job.uuid}:1", now=now, actor=actor)
     return job
 

@@ -12,6 +12,7 @@ import pytest
 from django.utils import timezone
 
 from jobs.models import Decision, Instance, Job, Offer, PlanState
+from jobs.selectors.promises import OWN_COMMAND
 from jobs.services.attempt_logs import log_append
 from jobs.services.report_form import LogLine
 from jobs.services.tokens import token_create
@@ -59,6 +60,16 @@ def test_a_job_file_becomes_a_job_that_is_listed_shown_and_stopped(cast: Cast, t
     assert said(capsys, "stop", "first", "--reason", "enough")[0] == 0
     assert Job.objects.get().status == "cancelled"
     assert "No job is active" in said(capsys, "ps")[1]
+
+
+def test_apply_says_what_becomes_of_a_plain_script_when_its_machines_go(cast: Cast, tmp_path, capsys, settings):
+    settings.MARKET, settings.ALLOW_JOB_COMMANDS = "seed=7", True
+    make_dataset(cast.team, name="texts")
+    file = tmp_path / "job.yaml"
+    spot = "resources: {spot_policy: prefer, nodes: {max: 2}}\nrun: python train.py\n"
+    file.write_text("name: plain\nmodel: none\ndatasets: [{name: texts}]\ngoal: {steps: 20}\n" + spot)
+    assert OWN_COMMAND in said(capsys, "apply", "-f", str(file), "--dry-run")[1]
+    assert OWN_COMMAND in said(capsys, "apply", "-f", str(file))[1]
 
 
 def test_ps_says_what_a_waiting_job_waits_for_and_at_which_place(cast: Cast, capsys):

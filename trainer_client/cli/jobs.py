@@ -53,7 +53,12 @@ def apply(connection: Connection, options: argparse.Namespace) -> tuple[Any, str
     answer = connection.post("jobs/", content=yaml.safe_dump(content), media="application/yaml")
     if content.get("dry_run"):
         return answer, plan_text(answer)
-    return answer, f"{answer['name']} is {answer['status']}: {answer['id']}"
+    return answer, _promised(answer, f"{answer['name']} is {answer['status']}: {answer['id']}")
+
+
+def _promised(answer: dict[str, Any], text: str) -> str:
+    """With what has to be known before the job costs money, a line each."""
+    return "\n".join([text, *answer.get("promises", [])])
 
 
 def plan(connection: Connection, options: argparse.Namespace) -> tuple[Any, str]:
@@ -153,7 +158,8 @@ def resume(connection: Connection, options: argparse.Namespace) -> tuple[Any, st
 
 
 def submit(connection: Connection, options: argparse.Namespace) -> tuple[Any, str]:
-    return _told(connection, options.job, "submit")
+    answer, text = _told(connection, options.job, "submit")
+    return answer, _promised(answer, text)
 
 
 def _told(connection: Connection, job: str, verb: str) -> tuple[Any, str]:

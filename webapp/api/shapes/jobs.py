@@ -8,6 +8,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from jobs.models import Job
+from jobs.selectors.promises import job_promises
 from jobs.services.boosts import MAX_POINTS
 from webapp.api.shapes.fields import Input, Named, PersonField, StatefulShape
 
@@ -119,6 +120,13 @@ class JobShape(StatefulShape):
 class JobFull(JobShape):
     training = serializers.JSONField()
     config = serializers.JSONField(help_text="The job file as it was sent")
+    promises = serializers.SerializerMethodField(
+        help_text="What to know before it costs money: what becomes of its work when its machines go"
+    )
+
+    @extend_schema_field(serializers.ListField(child=serializers.CharField()))
+    def get_promises(self, job: Job) -> list[str]:
+        return job_promises(job=job)
 
 
 class LogInput(Input):
