@@ -1,9 +1,11 @@
 """Seeded faults on a whole installation, and what must hold after each trial.
 
-A trial is a planned job on machines of the simulated cloud, with orders that a person approved, faults at random moments, and now
-and then a cancel. The job's trainer is a stand-in that speaks the real protocol; every `--real`-th one trains a model. Processes
-are those of `make up` with a second beat beside them. After a trial: no approved decision lost or done twice, no machine left and
-none unknown, the ledger equal to the provider's own bill, one trainer at a time, no job stuck.
+A trial is a planned job on machines of the simulated cloud, with faults at random moments, and now and then a cancel. In most of
+them its orders are a person's; every `--planned`-th is left to the planner, whose on-demand waits for a rule's yes. The trainer is
+a stand-in that speaks the real protocol; every `--real`-th trial trains a model. Processes are those of `make up` with a second
+beat beside them; `--own-services`: on a PostgreSQL and a Redis that are killed and started again, too. After a trial: no approved
+decision lost or done twice, no machine left and none unknown, the ledger equal to the provider's own bill, one trainer at a time,
+no job stuck.
 
 `make chaos TRIALS=200 SEED=1`; the result is printed and written to var/bench/chaos.json.
 """
@@ -11,6 +13,8 @@ none unknown, the ledger equal to the provider's own bill, one trainer at a time
 from __future__ import annotations
 
 import argparse
+import contextlib
+import datetime as dt
 import json
 import os
 import random
@@ -22,12 +26,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
-from chaos_checks import check_patiently, stuck
-from chaos_faults import Faults, end, second_beat
+from chaos_checks import check_patiently, failures, stuck
+from chaos_faults import Faults, clock_in, end, second_beat
+from chaos_services import Services
 from installation import REPO, Installation
 
 STUCK_S, STUCK_REAL_S = 240.0, 900.0  # a loaded machine takes a minute to start a real trainer
-STEPS = (25, 60)
+STEPS, PLANNED_STEPS = (25, 60), (60, 150)
+POLICIES = ("StochasticProgram", "UniformProgress", "OnDemandOnly", "SpotFirst")
 TRAINING = {"global_batch": 6, "micro_batch": 1, "seq_len": 32, "snapshot_every": 50, "export_every": 100_000}
 TRACE = {
     "gap_s": 300,
@@ -52,35 +58,43 @@ class Trial:
     cancelled: bool = False
     took_s: float = 0.0
     wrong: list[str] = field(default_factory=list)
+    is_planned: bool = False  # by the planner; else by this script
 
     def tell(self, text: str) -> None:
         self.story.append(f"{time.monotonic() - self.started:.1f} s {text}")
 
 
-def trial_new(number: int, seed: int, real_every: int, team: Any, user: Any, dataset: Any, faults: Faults) -> Trial:
+def trial_new(number: int, words: argparse.Namespace, worlds: list[Any], faults: Faults) -> Trial:
     from django.utils import timezone
 
     from jobs.services.jobs import job_create, job_submit
 
-    rng = random.Random(f"{seed}:{number}")
-    goal, now = rng.randint(*STEPS), timezone.now()
+    rng = random.Random(f"{words.seed}:{number}")
+    is_planned = bool(words.planned) and number % words.planned == 0
+    _, user, dataset = worlds[is_planned]
+    goal, now = rng.randint(*(PLANNED_STEPS if is_planned else STEPS)), timezone.now()
     file: dict[str, Any] = {"resources": {"spot_policy": "prefer", "nodes": {"min": 1, "max": 3}}}
-    is_real = bool(real_every) and number % real_every == 0
-    if not is_real:
+    deadline = None
+    if is_planned:
+        file["goal"] = {"step_time_s": 0.1}  # the stand-in's
+        file["resources"]["policy"] = rng.choice(POLICIES)
+        deadline = now + dt.timedelta(seconds=rng.uniform(45, 120))
+    if not words.real or number % words.real:
         file["run"] = f"{sys.executable} -m benchmarks.chaos_trainer {goal}"
     job = job_create(
-        dataset=dataset, name=f"trial-{number}", model="tiny:60k", goal_steps=goal, num_workers=2,
+        dataset=dataset, name=f"trial-{number}", model="tiny:60k", goal_steps=goal, num_workers=2, deadline=deadline,
         now=now, config=file, user=user, training=TRAINING,
     )  # fmt: skip
     job_submit(job=job, now=now)
-    trial = Trial(number, rng, job, user, time.monotonic())
-    spot = rng.randint(1, 2)
-    trial.plan.append((0.0, "procure", ("procure", spot, rng.randint(0, 1) if spot == 1 else 0)))
-    for _ in range(rng.randint(0, 2)):
-        trial.plan.append((rng.uniform(1, 12), "order", _order(rng)))
+    trial = Trial(number, rng, job, user, time.monotonic(), is_planned=is_planned)
+    if not is_planned:
+        spot = rng.randint(1, 2)
+        trial.plan.append((0.0, "procure", ("procure", spot, rng.randint(0, 1) if spot == 1 else 0)))
+        for _ in range(rng.randint(0, 2)):
+            trial.plan.append((rng.uniform(1, 12), "order", _order(rng)))
     for _ in range(rng.randint(1, 3)):
         name, action = faults.draw(rng)
-        trial.plan.append((rng.uniform(0, 12), name, action))
+        trial.plan.append((rng.uniform(0, 20 if is_planned else 12), name, action))
     if rng.random() < 0.15:
         trial.plan.append((rng.uniform(0, 10), "cancel", None))
     trial.plan.sort(key=lambda entry: entry[0])
@@ -110,6 +124,18 @@ def decide(trial: Trial, kind: str, spot: int, on_demand: int) -> None:
     if decision is not None and decision.status == "proposed":
         decision_approve(decision=decision, now=now, user=trial.user)
     trial.tell(f"{kind} {spot}+{on_demand}")
+
+
+def step_patiently(trial: Trial, faults: Faults) -> bool:
+    """The same, if the database is there."""
+    from django.db import InterfaceError, OperationalError, close_old_connections
+
+    try:
+        return step(trial, faults)
+    except (InterfaceError, OperationalError):
+        trial.tell("the database was away")
+        close_old_connections()
+        return False
 
 
 def step(trial: Trial, faults: Faults) -> bool:
@@ -150,7 +176,9 @@ def step(trial: Trial, faults: Faults) -> bool:
 
 
 def _babysit(trial: Trial) -> None:
-    """Play the planner: a job that has lost all its machines gets new ones."""
+    """Play the planner where there is none: a job that has lost all its machines gets new ones."""
+    if trial.is_planned:
+        return
     from jobs.machines import ALLOCATIONS
     from jobs.selectors.machines import holdings
 
@@ -161,13 +189,15 @@ def _babysit(trial: Trial) -> None:
 
 
 def run(words: argparse.Namespace, faults: Faults) -> list[Trial]:
-    team, user, dataset = world()
-    waiting, live, over = list(range(1, words.trials + 1)), [], []
+    worlds = [world("chaos", is_planned=False), world("planned", is_planned=True)]
+    waiting = list(range(1, words.trials + 1))
+    live: list[Trial] = []
+    over: list[Trial] = []
     while waiting or live:
         while waiting and len(live) < words.parallel:
-            live.append(trial_new(waiting.pop(0), words.seed, words.real, team, user, dataset, faults))
+            live.append(trial_new(waiting.pop(0), words, worlds, faults))
         for trial in list(live):
-            done = step(trial, faults)
+            done = step_patiently(trial, faults)
             trial.took_s = time.monotonic() - trial.started
             if not done and trial.took_s < (STUCK_S if "run" in trial.job.config else STUCK_REAL_S):
                 continue
@@ -183,8 +213,8 @@ def run(words: argparse.Namespace, faults: Faults) -> list[Trial]:
     return over
 
 
-def world() -> tuple[Any, Any, Any]:
-    """A team with an approver, a dataset with one shard, and a planner that only watches."""
+def world(name: str, *, is_planned: bool) -> tuple[Any, Any, Any]:
+    """A team with an approver, and a dataset with one shard; its planner works, or only watches."""
     from django.contrib.auth import get_user_model
     from django.utils import timezone
 
@@ -195,14 +225,17 @@ def world() -> tuple[Any, Any, Any]:
     from jobs.services.shards import revision_create, shard_create
 
     now = timezone.now()
-    team = Team.objects.create(name="Chaos", slug="chaos")
-    user = get_user_model().objects.create_user(username="chaos", email="chaos@example.org")
+    team = Team.objects.create(name=name.capitalize(), slug=name)
+    user = get_user_model().objects.create_user(username=name, email=f"{name}@example.org")
     Member.objects.create(team=team, user=user, role="admin")
-    dataset = Dataset.objects.create(team=team, name="chaos")
+    dataset = Dataset.objects.create(team=team, name=name)
     shard = shard_create(dataset=dataset, key="s", category="docs", source="chaos", now=now)
     samples = [{"id": str(n), "prompt": "p", "response": "r"} for n in range(4)]
     revision_create(shard=shard, samples=samples, origin="upload", now=now)
-    for kind in ALLOCATIONS:
+    silence: dict[str, Any] = {"default_answer": "approve", "default_after_s": 2}
+    if is_planned:
+        rule_set(team=team, kind="switch_to_on_demand", autonomy="ask_default", now=now, actor=SYSTEM, **silence)
+    for kind in () if is_planned else ALLOCATIONS:
         rule_set(team=team, kind=kind, autonomy="off", now=now, actor=SYSTEM)
     return team, user, dataset
 
@@ -215,28 +248,41 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=9540)
     parser.add_argument("--real", type=int, default=0, help="every so manieth trial trains a model; 0: none")
     parser.add_argument("--keep", action="store_true", help="leave the folder with its logs")
-    parser.add_argument("--database-url", default="", help="an empty PostgreSQL database instead of SQLite")
+    parser.add_argument("--planned", type=int, default=3, help="every so manieth trial is the planner's; 0: none")
     parser.add_argument(
-        "--redis-url", default="", help="a Redis instead of the embedded Valkey, which is then not killed"
-    )
+        "--own-services", action="store_true",
+        help="a PostgreSQL and a Redis, killed and started again as all else, instead of SQLite and the embedded Valkey",
+    )  # fmt: skip
     words = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        services = stack.enter_context(Services()) if words.own_services else None
+        return chaos(words, services)
+
+
+def chaos(words: argparse.Namespace, services: Services | None) -> int:
+    """All trials in one installation; exit status."""
     install = Installation(words.port)
-    os.environ.update({"DATABASE_URL": words.database_url} if words.database_url else {})
-    os.environ.update({"REDIS_URL": words.redis_url} if words.redis_url else {})
+    if services is not None:
+        os.environ.update(DATABASE_URL=services.database_url, REDIS_URL=services.redis_url)
+    clock = clock_in(install.folder)
+    if clock is None:
+        print("No C compiler is installed: the clock does not jump.", flush=True)
     trace = install.folder / "trace.json"
     trace.write_text(json.dumps(TRACE))
     market = f"trace={trace},factor=120,boot_s=0.3,notice_s=6,end_s=0.2"
     os.environ.update(
         COUNTERFLOW_MARKET=market, COUNTERFLOW_ALLOW_JOB_COMMANDS="1", COUNTERFLOW_COMMAND_LEASE_S="3",
-        COUNTERFLOW_DEMO="0",
+        COUNTERFLOW_DEMO="0", COUNTERFLOW_PLAN_SLOT_S="3", COUNTERFLOW_PLAN_EVERY_S="3",
     )  # fmt: skip
+    jumping = clock.environment if clock else {}
     begun = time.monotonic()
-    with install:
+    with install.on(jumping):
         from workers.simcloud.client import SimClient
 
         assert install.process is not None
-        faults = Faults(psutil.Process(install.process.pid), SimClient(install.folder / "market"))
-        beat = second_beat(dict(os.environ), REPO)
+        provider = SimClient(install.folder / "market")
+        faults = Faults(psutil.Process(install.process.pid), provider, services, clock)
+        beat = second_beat({**os.environ, **jumping}, REPO)
         try:
             trials = run(words, faults)
         finally:
@@ -261,8 +307,8 @@ def summary(words: argparse.Namespace, trials: list[Trial], faults: Faults, took
         "trials": len(trials),
         "real": words.trials // words.real if words.real else 0,
         "seed": words.seed,
-        "database": "PostgreSQL" if words.database_url else "SQLite",
-        "broker": "Redis" if words.redis_url else "Valkey, embedded",
+        "planned": sum(t.is_planned for t in trials),
+        "services": "PostgreSQL, Redis" if words.own_services else "SQLite, embedded Valkey",
         "parallel": words.parallel,
         "took_s": round(took_s, 1),
         "outcomes": dict(Counter(t.job.status for t in trials)),
@@ -270,7 +316,8 @@ def summary(words: argparse.Namespace, trials: list[Trial], faults: Faults, took
         "faults": dict(sorted(faults.done.items())),
         "machines": Instance.objects.count(),
         "commands": Command.objects.count(),
-        "decisions": sum(t.job.decisions.filter(rule="chaos").count() for t in trials),
+        "decisions": sum(t.job.decisions.filter(direction="forward").count() for t in trials),
+        "failed": failures(trials),
         "breaches": breaches,
         "num_breaches": len(breaches),
     }

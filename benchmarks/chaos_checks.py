@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from decimal import Decimal
 from typing import Any
 
 EXACT = Decimal("0.000001")  # USD by which ledger and bill may differ: the last digits of a division
+
+
+MAY_FAIL = ("The job is cancelled.", "The job is succeeded.")  # it was over before the order came
+
+
+def failures(trials: list[Any]) -> dict[str, int]:
+    """Approved decisions that could not be carried out: why -> how many."""
+    rows = (d for t in trials for d in t.job.decisions.filter(direction="forward", status="failed"))
+    return dict(Counter((d.commands.first().error if d.commands.exists() else "no command")[:120] for d in rows))
 
 
 def check(trial: Any, provider: Any) -> None:
@@ -22,12 +32,14 @@ def check(trial: Any, provider: Any) -> None:
     rows = {row.claim: row for row in job.instances.all()}
     bill = {line["token"]: Decimal(line["usd"]) for line in provider.bill(tag)["machines"]}
     ledger = {claim: instance_cost_usd(row, start=None, end=now) for claim, row in rows.items()}
-    for decision in job.decisions.filter(rule="chaos").exclude(status__in=("rejected", "expired", "proposed")):
+    for decision in job.decisions.filter(direction="forward").exclude(status__in=("rejected", "expired", "proposed")):
         commands = list(decision.commands.all())
         if decision.status == "superseded" and decision.executed_at is None:
             continue  # never approved
         if decision.status not in ("succeeded", "failed", "superseded") or len(commands) != 1:
             trial.wrong.append(f"{decision} is {decision.status} with {len(commands)} commands")
+        elif decision.status == "failed" and not any(words in commands[0].error for words in MAY_FAIL):
+            trial.wrong.append(f"{decision} failed: {commands[0].error[:200]}")
     if alive := [token for token, record in told.items() if record["status"] != "terminated"]:
         trial.wrong.append(f"machines left: {alive}")
     if unknown := set(told) - set(rows):

@@ -1,9 +1,13 @@
-"""What may go wrong in a trial: processes killed or frozen, a provider that errs, messages twice and late, machines taken."""
+"""What may go wrong in a trial: processes killed or frozen, database and broker too, a clock that jumps, a provider that errs,
+messages twice and late, machines taken."""
 
 from __future__ import annotations
 
+import mmap
 import random
+import shutil
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -13,19 +17,24 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from chaos_services import Services
 
 KILLED = {
     "web": "webapp.serve", "control": "-Q control", "urgent": "-Q urgent", "clock": "-Q clock", "beat": " beat ",
     "dramatiq": "dramatiq", "market": "simcloud", "valkey": "valkey-server",
 }  # fmt: skip
-FREEZE_S = 5.0  # longer than a lease: whoever wakes up finds its command taken over, and its clock jumped
+FREEZE_S = 5.0  # longer than a lease: whoever wakes up finds its command taken over
+JUMPS_S = (-40, -8, 15, 120)
+JUMP_LASTS_S = 4.0
 
 
 class Faults:
     """Faults on an installation whose supervisor is `supervisor`; `provider` is a `SimClient`."""
 
-    def __init__(self, supervisor: psutil.Process, provider: Any) -> None:
-        self.supervisor, self.provider = supervisor, provider
+    def __init__(
+        self, supervisor: psutil.Process, provider: Any, services: Services | None = None, clock: Clock | None = None
+    ) -> None:
+        self.supervisor, self.provider, self.services, self.clock = supervisor, provider, services, clock
         self.done: Counter[str] = Counter()
 
     def draw(self, rng: random.Random) -> tuple[str, Callable[[Any], None]]:
@@ -43,6 +52,14 @@ class Faults:
             "machine killed": (3, lambda job: self._machine(job, rng, self.provider.kill)),
             "messages twice": (2, self._twice),
         }
+        if self.services is not None:
+            services = self.services
+            kinds["kill postgres"] = (2, lambda job: services.strike("postgres", kill=True))
+            kinds["restart postgres"] = (2, lambda job: services.strike("postgres", kill=False))
+            kinds["kill redis"] = (2, lambda job: services.strike("redis", kill=True))
+        if self.clock is not None:
+            clock, by_s = self.clock, rng.choice(JUMPS_S)
+            kinds["clock jumps"] = (3, lambda job: clock.jump(by_s))
         name = rng.choices(list(kinds), [weight for weight, _ in kinds.values()])[0]
         return name, kinds[name][1]
 
@@ -106,6 +123,33 @@ class Faults:
 
         for command in job.commands.order_by("-id")[:10]:
             ring(command_id=command.pk, queue=command.queue)
+
+
+class Clock:
+    """Wall clock of all processes that inherit `environment()`; what measures durations is left alone (`chaos_clock.c`)."""
+
+    def __init__(self, folder: Path, compiler: str) -> None:
+        self.library, file = folder / "clock.so", folder / "clock"
+        file.write_bytes(struct.pack("=q", 0))
+        self.environment = {"LD_PRELOAD": str(self.library), "COUNTERFLOW_CHAOS_CLOCK": str(file)}
+        source = Path(__file__).with_name("chaos_clock.c")
+        subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", self.library, source, "-ldl"], check=True)
+        with file.open("r+b") as opened:
+            self.offset = mmap.mmap(opened.fileno(), 8)
+
+    def jump(self, by_s: int) -> None:
+        """Away, and back after a few seconds: a jump in either direction."""
+        self._set(by_s)
+        threading.Timer(JUMP_LASTS_S, self._set, [0]).start()
+
+    def _set(self, by_s: int) -> None:
+        self.offset[:8] = struct.pack("=q", by_s)
+
+
+def clock_in(folder: Path) -> Clock | None:
+    """None where there is no C compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    return Clock(folder, compiler) if compiler else None
 
 
 def second_beat(env: dict[str, str], repo: Path) -> subprocess.Popen[bytes]:

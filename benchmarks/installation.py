@@ -32,6 +32,12 @@ class Installation:
             COUNTERFLOW_LOG_LEVEL="WARNING", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1",
         )  # fmt: skip
         self.process: subprocess.Popen[bytes] | None = None
+        self.added: dict[str, str] = {}
+
+    def on(self, environment: dict[str, str]) -> Installation:
+        """Itself, with settings for its processes alone."""
+        self.added = environment
+        return self
 
     @property
     def address(self) -> str:
@@ -43,7 +49,8 @@ class Installation:
 
         django.setup()
         command = [sys.executable, "-m", "webapp.supervisor", "--no-demo"]
-        self.process = subprocess.Popen(command, cwd=REPO, stdout=subprocess.DEVNULL, start_new_session=True)
+        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "start_new_session": True}
+        self.process = subprocess.Popen(command, cwd=REPO, env={**os.environ, **self.added}, **quiet)
         self._wait()
         return self
 
