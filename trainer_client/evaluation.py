@@ -6,18 +6,22 @@ Legend: K shards.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from trainer_client.agreement import Agreement
+from trainer_client.busy import busy
 from trainer_client.coercion import finite_or_none
 from trainer_client.encoding import BatchSource
 from trainer_client.mixture import rank_share
 from trainer_client.protocol import PROTOCOL
 from trainer_client.session import Session
+
+if TYPE_CHECKING:
+    from trainer_client.trainer import BidirectionalMixin
 
 Losses = Callable[[nn.Module, dict[str, Any]], tuple[torch.Tensor, torch.Tensor]]  # fields -> loss sums [N], counts [N]
 Ask = Callable[[], Callable[[], object | None]]  # a question to all ranks; the answer is what makes them break off
@@ -48,6 +52,26 @@ def evaluate_shards(
         for at, name in enumerate(source.mixture.names)
         if samples[at] > 0
     }
+
+
+def evaluate_now(
+    trainer: BidirectionalMixin, step: int, losses: Losses, idle: Callable[[], object]
+) -> dict[str, tuple[float, int, int]] | None:
+    """As `evaluate_shards`, of that trainer before `step`; cut off when all are told to leave, and then due again."""
+    session, slices = trainer.session, trainer.slices
+    with busy(session.reporter, "evaluation"):
+        found = evaluate_shards(
+            trainer.model,
+            trainer.source,
+            losses,
+            trainer.agreement,
+            lambda: session.ask(step),
+            idle if slices else None,
+        )
+    if slices is not None:
+        slices.put_away()
+    trainer.evaluation_due = found is None
+    return found
 
 
 def _sums(

@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from trainer_client import protocol
 from trainer_client.agreement import Agreement
+from trainer_client.busy import busy
 from trainer_client.encoding import BatchSource, Encoder
 from trainer_client.fence import StaleAttempt
 from trainer_client.finetune_config import ConfigError, FinetuneConfig
@@ -188,6 +189,11 @@ def resume_if_asked(trainer: BidirectionalMixin, config: FinetuneConfig) -> Load
 
 def _conclude(trainer: BidirectionalMixin, session: Session) -> int:
     """The last snapshot and export, then the last word."""
+    with busy(session.reporter, "end"):
+        return _wound_up(trainer, session)
+
+
+def _wound_up(trainer: BidirectionalMixin, session: Session) -> int:
     leave, step = trainer.leave, trainer.state.global_step
     if leave is None:
         trainer.saver.save(step)  # waits for one that is still being written

@@ -29,7 +29,7 @@ from trainer_client import protocol
 from trainer_client.accumulation import Accumulation
 from trainer_client.controls import MixtureControls
 from trainer_client.encoding import BatchSource, MicroBatch
-from trainer_client.evaluation import evaluate_shards, evaluation_tell, to_device
+from trainer_client.evaluation import evaluate_now, evaluation_tell, to_device
 from trainer_client.fence import StaleAttempt
 from trainer_client.gradnorm import clip, gradient_norm
 from trainer_client.indexed import IndexedSource
@@ -256,11 +256,7 @@ class ElasticLoop:
         def losses(model: nn.Module, fields: Any) -> tuple[torch.Tensor, torch.Tensor]:
             return cast("tuple[torch.Tensor, torch.Tensor]", self._loss(fields))
 
-        ask, idle = lambda: self.session.ask(step), self._follow if self.slices else None
-        found = evaluate_shards(self.model, self.source, losses, self.agreement, ask, idle)
-        if self.slices is not None:
-            self.slices.put_away()
-        self.evaluation_due = found is None
+        found = evaluate_now(cast("BidirectionalMixin", self), step, losses, self._follow)
         self.last_evaluation = found or self.last_evaluation
         evaluation_tell(self.session, step, found or {})
         return found or {}

@@ -84,6 +84,7 @@ class Reporter:
             )
         self.dropped_points = 0
         self.refused_values = 0
+        self.busy: str | None = None  # what training does beside steps, in a word; None: it does not tell
         self._thread = threading.Thread(target=self._run, name=f"counterflow-reporter-{worker}", daemon=True)
 
     def start(self) -> None:
@@ -235,7 +236,8 @@ class Reporter:
     def _keep_report(self, **sections: Any) -> None:
         try:
             seq = self._outbox.take_seq()
-            system = self._system() if self._system else None
+            system = self._system() if self._system else {}
+            system |= {} if self.busy is None else {"busy": self.busy}
             self._outbox.append("reports", report_body(worker=self._worker, seq=seq, system=system, **sections))
         except (OutboxFull, ProtocolError) as error:
             points = len(sections.get("steps", ())) + len(sections.get("shards", ()))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trainer_client.accumulation import Piece
+from trainer_client.busy import busy
 from trainer_client.digests import combined_digest, part_digests, state_digest
 from trainer_client.fence import StaleAttempt
 from trainer_client.flushing import Flush
@@ -81,6 +82,10 @@ class StateSaver:
 
         A failure leaves the snapshot before in force. What has been saved already is not saved again.
         """
+        with busy(self._trainer.session.reporter, "save"):
+            return self._save(step, partial, wait)
+
+    def _save(self, step: int, partial: PartialStep | None, wait: bool) -> str:
         key = self.key(step, partial.work.num_done if partial else 0)
         trouble = self.settle() if self._under_way else ""
         if key == self.saved:
@@ -106,8 +111,9 @@ class StateSaver:
         if not self._under_way:
             return ""
         draft, self._draft, self._under_way = self._draft, None, False
-        if draft is not None:
-            draft.done.wait()
+        with busy(self._trainer.session.reporter, "save"):
+            if draft is not None:
+                draft.done.wait()
         own = (draft.trouble, draft.stale) if draft is not None else ("", False)
         outcomes = self._trainer.agreement.gather(own)
         trouble = next((text for text, _ in outcomes if text), "")

@@ -28,6 +28,7 @@ from typing import Any
 
 from trainer_client import protocol
 from trainer_client.agreement import Agreement
+from trainer_client.busy import busy
 from trainer_client.directives import Commit, DirectiveDesk, DirectiveRefused, Handler
 from trainer_client.inbox import LEAVING, DirectiveInbox
 from trainer_client.journal import Journal, write_durably
@@ -231,7 +232,8 @@ class Session:
             self._note_termination(terminated)
             if self._leave is not None or not self._held:
                 return Control(step, added, changed, self._leave)
-            time.sleep(HOLD_POLL_S)
+            with busy(self.reporter, "hold"):
+                time.sleep(HOLD_POLL_S)
 
     def _flags(self, step: int) -> tuple[int, int, int]:
         due = self.rank == 0 and self._inbox.anything_due(step, self._held)

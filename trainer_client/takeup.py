@@ -63,6 +63,8 @@ def begin_session(trainer: BidirectionalMixin, planned_steps: int) -> None:
         applied=loaded.head["applied"] if loaded else (),
         inside_step=loaded is not None and loaded.partial is not None,
     )
+    if session.reporter is not None:
+        session.reporter.busy = ""  # from here on it says whatever takes the place of steps
     trainer.controls.take_past_data(session.desk.past)
     if loaded is not None:
         trainer.saver.saved = trainer.saver.key(loaded.step, int(loaded.head["micro_step"]))

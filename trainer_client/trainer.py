@@ -22,9 +22,10 @@ from torch import nn
 from transformers import Trainer
 
 from trainer_client.accumulation import Accumulation
+from trainer_client.busy import busy
 from trainer_client.controls import MixtureControls
 from trainer_client.encoding import BatchSource, MicroBatch
-from trainer_client.evaluation import evaluate_shards, evaluation_tell
+from trainer_client.evaluation import evaluate_now, evaluation_tell
 from trainer_client.gradnorm import clip, gradient_norm
 from trainer_client.loss import sample_losses
 from trainer_client.nextstep import StepPlanner
@@ -266,19 +267,16 @@ class BidirectionalMixin(_Base):
 
     def export(self, step: int) -> None:
         """The weights as they are now, for others (collective)."""
-        if self.session.rank == 0 or self.exporter.is_collective:
-            self.exporter.export(step)
+        with busy(self.session.reporter, "export"):
+            if self.session.rank == 0 or self.exporter.is_collective:
+                self.exporter.export(step)
 
     def evaluate_held_out(self, step: int) -> dict[str, tuple[float, int, int]]:
         """Loss by shard on the held-out samples (collective): id -> (loss sum, tokens, samples).
 
         Told to leave meanwhile, it is cut off, finds nothing, and is made up for when the run goes on.
         """
-        ask, idle = lambda: self.session.ask(step), self.follow if self.slices else None
-        found = evaluate_shards(self.model, self.source, self.sample_losses, self.agreement, ask, idle)
-        if self.slices is not None:
-            self.slices.put_away()
-        self.evaluation_due = found is None
+        found = evaluate_now(self, step, self.sample_losses, self.follow)
         if found is None:
             self.session.say(f"the evaluation before step {step} is cut off: told to leave")
             return {}

@@ -289,6 +289,10 @@ PLAN_EVERY_S = env.float("COUNTERFLOW_PLAN_EVERY_S", default=300.0)
 # A simulated cloud in fast motion, as `seed=7,factor=60`; none beside EC2. Without either no job is planned. See docs/machines.md.
 MARKET = "" if "aws" in BACKENDS else env.str("COUNTERFLOW_MARKET", default="")
 COMMAND_LEASE_S = env.float("COUNTERFLOW_COMMAND_LEASE_S", default=20.0)
+# One worker that is silent while others report, and no step for so long and so many times what one takes: see docs/operations.md.
+WORKER_SILENT_S = env.float("COUNTERFLOW_WORKER_SILENT_S", default=180.0)
+STALL_S = env.float("COUNTERFLOW_STALL_S", default=300.0)
+STALL_STEPS = env.float("COUNTERFLOW_STALL_STEPS", default=20.0)
 ATTEMPT_SILENT_S = env.float("COUNTERFLOW_ATTEMPT_SILENT_S", default=1800.0)  # a living run without a report is stopped
 OPENAI_BASE_URL = env.str("COUNTERFLOW_OPENAI_BASE_URL", default="")
 OPENAI_API_KEY = env.str("COUNTERFLOW_OPENAI_API_KEY", default="")

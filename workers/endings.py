@@ -39,6 +39,8 @@ def attempt_conclude(*, attempt: Attempt, observed: Observation, now: dt.datetim
     if outcome == "failed" and (excuse := _excuse(attempt, observed)) is not None:
         outcome, message = excuse
         word = {**word, "failure_class": None, "message": message}
+    elif outcome == "failed" and (why := stopped_for(attempt=attempt, outcome="failed")):
+        word = {**word, "failure_class": "lost_worker", "message": why}
     if attempt.status == "running" and outcome == "failed":
         word["message"] = (word.get("message") or "") + last_signs(attempt)
     actor = TRAINER if observed.result else SYSTEM

@@ -25,6 +25,7 @@ from workers.clusters import cluster_look, heard_from_on, waits_in_queue
 from workers.endings import attempt_conclude, is_over
 from workers.machines import held_rows, machines_sync
 from workers.periodic import once_per_slot
+from workers.stalls import stall
 
 logger = structlog.get_logger(__name__)
 
@@ -67,10 +68,12 @@ def attempt_watch(*, attempt: Attempt, now: dt.datetime) -> str:
         attempt_conclude(attempt=attempt, observed=observed, now=now)
         return "over"
     cluster_look(attempt=attempt, observed=observed, now=now)
-    reason = _why_stop(attempt, observed, now)
+    reason, outcome = _why_stop(attempt, observed, now), ""
+    if reason is None:
+        reason, outcome = stall(attempt), "failed"
     if reason is None:
         return str(observed.state)
-    stop_order(attempt=attempt, reason=reason, now=now)
+    stop_order(attempt=attempt, reason=reason, now=now, outcome=outcome)
     return "stopping"
 
 

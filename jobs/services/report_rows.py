@@ -23,6 +23,7 @@ from jobs.services.report_store import payload_of
 
 SMOOTHING = 0.2  # weight of a new report in a worker's step time
 CACHED_ATTEMPTS = 256
+GAP = dt.timedelta(seconds=60)  # a longer one between reports: the server was away, or could not be reached
 
 # Attempt -> shard key -> JobShard.index, which never changes. By UUID: an integer id may come again after a rollback.
 _indices: dict[uuid.UUID, dict[str, int]] = {}
@@ -119,12 +120,21 @@ def workers_touch(attempt: Writing, batches: list[Batch], now: dt.datetime) -> N
         )
 
 
-def attempt_touch(attempt: Writing, last: int, now: dt.datetime) -> None:
-    """Heartbeat and newest step of the attempt, steps done of its job. The attempt is locked, so `last` cannot be outdated."""
+def attempt_touch(attempt: Writing, last: int, busy: bool, now: dt.datetime) -> None:
+    """Heartbeat and newest step of the attempt, steps done of its job. The attempt is locked, so `last` cannot be outdated.
+
+    `busy`: one of its workers says that it does something else than steps.
+    """
+    columns = {"heartbeat_at": _time(now), "last_step": last}
+    if last > attempt.last_step:
+        columns["stepped_at"] = _time(now)
+    if busy:
+        columns["busy_at"] = _time(now)
     with connection.cursor() as cursor:
         cursor.execute(
-            f"UPDATE {Attempt._meta.db_table} SET heartbeat_at = %s, last_step = %s WHERE id = %s",
-            [_time(now), last, attempt.pk],
+            f"UPDATE {Attempt._meta.db_table} SET {', '.join(f'{name} = %s' for name in columns)},"
+            " heard_since = CASE WHEN heartbeat_at IS NULL OR heartbeat_at < %s THEN %s ELSE heard_since END WHERE id = %s",
+            [*columns.values(), _time(now - GAP), _time(now), attempt.pk],
         )
         if last >= 0 and last + 1 != attempt.current_step:
             cursor.execute(

@@ -205,7 +205,8 @@ class _Intake:
 
     def _touch_attempt(self) -> None:
         last = max(last_step(b) for b in self.batches)
-        attempt_touch(self.attempt, max(last, self.attempt.last_step), self.now)
+        busy = any(batch.system.get("busy") for batch in self.batches)
+        attempt_touch(self.attempt, max(last, self.attempt.last_step), busy, self.now)
         notice = {"team_id": self.attempt.team_id, "job_id": self.attempt.job_id, "attempt_id": self.attempt.pk}
         transaction.on_commit(lambda: reported.send_robust(sender=Report, **notice), robust=True)
         for batch in self.batches:
