@@ -15,6 +15,7 @@ from jobs.access import Viewer, visible
 from jobs.models import Job, PlanState, Team
 from jobs.selectors.costs import job_costs_usd
 from jobs.selectors.progress import Progress, progresses
+from jobs.selectors.spending import WARN_SHARE
 from jobs.states import JOB_ACTIVE, JOB_OVER
 
 SHOWS = {"active": JOB_ACTIVE, "draft": ("draft",), "ended": JOB_OVER, "all": ("draft", *JOB_ACTIVE, *JOB_OVER)}
@@ -44,6 +45,10 @@ class JobLine:
     @property
     def budget_share(self) -> float | None:
         return float(self.cost_usd / self.job.budget_usd) if self.job.budget_usd else None
+
+    @property
+    def budget_nearly_spent(self) -> bool:
+        return (self.budget_share or 0.0) >= WARN_SHARE
 
 
 def jobs_listed(*, viewer: Viewer, team: Team, show: str = "all", order: str = "new", text: str = "") -> QuerySet[Job]:

@@ -16,6 +16,8 @@ RESERVE = dt.timedelta(minutes=1)  # of everything that is held: what it takes t
 
 def refusal(*, job: Job, offer: Offer, now: dt.datetime) -> str:
     """Why the job may not ask for one more machine of the offer now; empty if it may. Machines that have not stopped yet count."""
+    if job.status == "paused":
+        return "the job is paused"
     return job_hold(job=job) or _quota(job, offer) or _budget(job, offer, now)
 
 

@@ -10,8 +10,10 @@ import datetime as dt
 
 from django.db import transaction
 
+from jobs.errors import Conflict
 from jobs.machines import is_planned
 from jobs.models import Attempt, Command, Job
+from jobs.selectors.spending import spending_of
 from jobs.services.commands import command_issue
 from jobs.services.directives import directive_issue
 from jobs.services.events import Actor, event_append
@@ -47,7 +49,12 @@ def pause_tell(*, attempt: Attempt, now: dt.datetime) -> None:
 
 @transaction.atomic
 def pause_lift(*, job: Job, now: dt.datetime, actor: Actor) -> None:
-    """The trainer goes on; where none is left, the next attempt is ordered, and of a planned job a plan."""
+    """The trainer goes on; where none is left, the next attempt is ordered, and of a planned job a plan.
+
+    Raises `Conflict` with the numbers for a job whose budget would stop it again at once.
+    """
+    if job.budget_usd is not None and not is_planned(job) and (one := spending_of(job=job, now=now)).must_leave:
+        raise Conflict(f"{job.name} cannot go on: {one.words}. Give it more first.", status=job.status)
     attempt, text = living(job), f"{job.name} resumed."
     if attempt is not None and attempt.status == "running":
         state_move(job, "running", now=now, actor=actor, text=text, held_for="")
@@ -81,15 +88,15 @@ def pause_outlives(*, job: Job, now: dt.datetime) -> None:
 def job_hold(*, job: Job, why: str, grace_s: float, now: dt.datetime) -> None:
     """Pause a job for a reason of the system's own, and have what runs of it save, leave and cost no more. Harmless to repeat."""
     if job.status == "paused":
-        Job.objects.filter(pk=job.pk, status="paused").update(held_for=why[:300])
+        Job.objects.filter(pk=job.pk, status="paused", held_for="").update(held_for=why[:300])
     else:
         state_move(job, "paused", now=now, text=f"{job.name} paused: {why}", held_for=why[:300])
     attempt = living(job)
     if attempt is not None:
-        _stop(attempt, why, grace_s, now)
+        attempt_stop(attempt=attempt, why=why, grace_s=grace_s, now=now)
 
 
-def _stop(attempt: Attempt, why: str, grace_s: float, now: dt.datetime) -> None:
+def attempt_stop(*, attempt: Attempt, why: str, grace_s: float, now: dt.datetime) -> None:
     """One stop at a time; another one only when the last has had its chance. A trainer that is told so saves and leaves."""
     earlier = Command.objects.filter(job=attempt.job, kind="stop", args__attempt=str(attempt.uuid)).order_by("-id")
     last = earlier.first()

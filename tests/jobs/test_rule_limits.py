@@ -26,7 +26,8 @@ def test_a_proposal_that_comes_while_another_is_weighed_sees_what_that_one_used(
     Rule.objects.create(team=team, kind="procure", autonomy="auto_within_limits", limits=limits)
     first, second = make_job(team, status="running"), make_job(team, status="running")
     proposal = make_proposal(kind="procure", price_usd=8.0, args={"spot": 1, "on_demand": 0}, direction="forward")
-    real, others = decisions.rule_usage, []
+    real = decisions.rule_usage
+    others: list[threading.Thread] = []
 
     def propose(job: Job) -> None:
         try:

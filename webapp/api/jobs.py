@@ -125,14 +125,17 @@ class Jobs(ReadDoor):
     @action(detail=True, methods=["post"])
     @idempotent
     def pause(self, request: Request, id: str) -> Response:
-        """Hold the trainer at its next control point."""
+        """Hold the trainer at its next control point. Nothing is started for the job until it is let go on."""
         return Response(self.told(job_pause(job=self.row("operator"), now=self.now, actor=self.actor)))
 
     @extend_schema(request=Nothing, responses=shape.JobFull)
     @action(detail=True, methods=["post"])
     @idempotent
     def resume(self, request: Request, id: str) -> Response:
-        """Let a held trainer go on. Of a job that is held since no agent spoke on its machines: buy machines again."""
+        """Let a held trainer go on, or start the next attempt where none is left; 409 at a budget that would stop it again at once.
+
+        Of a job that is held since no agent spoke on its machines: buy machines again.
+        """
         return Response(self.told(job_resume(job=self.row("operator"), now=self.now, actor=self.actor)))
 
     @extend_schema(request=shape.ResizeInput, responses={202: CommandShape})

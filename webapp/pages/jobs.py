@@ -150,7 +150,7 @@ def _submit(request: PageRequest, job: Job) -> str:
 
 def _pause(request: PageRequest, job: Job) -> str:
     job_pause(job=job, now=timezone.now(), actor=Actor.person(request.user))
-    return f"{job.name} is paused: its trainer holds at the next step and keeps its workers."
+    return f"{job.name} is paused: its trainer holds at the next step, and nothing is started for it."
 
 
 def _resume(request: PageRequest, job: Job) -> str:

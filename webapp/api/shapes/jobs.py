@@ -80,6 +80,7 @@ class JobShape(StatefulShape):
     current_step = serializers.IntegerField()
     failure_class = serializers.CharField()
     failure_message = serializers.CharField()
+    held_for = serializers.CharField(help_text="Why the system has paused it, in words; empty: it has not")
     created_by = PersonField(read_only=True, allow_null=True)
     submitted_at = serializers.DateTimeField(allow_null=True)
     started_at = serializers.DateTimeField(allow_null=True)
