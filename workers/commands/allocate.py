@@ -13,7 +13,7 @@ import datetime as dt
 from django.db import transaction
 
 from jobs.machines import ALLOCATIONS, is_planned
-from jobs.models import Attempt, Instance, Job, Offer, Team
+from jobs.models import Attempt, Instance, Job, Team
 from jobs.selectors.machines import (
     ASKED,
     Target,
@@ -23,7 +23,7 @@ from jobs.selectors.machines import (
     target_command,
     target_parse,
 )
-from jobs.selectors.offers import offer_to_ask
+from jobs.selectors.offers import offer_to_ask, offers_refused
 from jobs.selectors.proofs import attempt_proof
 from jobs.selectors.reserves import refusal
 from jobs.services.commands import command_issue
@@ -88,12 +88,15 @@ def _ask(work: Work, target: Target) -> str:
     with transaction.atomic():
         # Neither may two executions both see a gap, nor two jobs both see the last of a quota.
         work.job.team = Team.objects.select_for_update().get(pk=work.job.team_id)
-        held = [m for m in _held(work.job) if m.notice_at is None]
+        held, region = [m for m in _held(work.job) if m.notice_at is None], _region_of(work, target)
         for is_spot, wanted in ((True, target.spot), (False, target.on_demand)):
             there = [m for m in held if (m.kind == "spot") == is_spot]
-            gap = wanted - len(_of_offer(there, target) if is_spot else there)
+            if not is_spot and (stuck := _better_elsewhere(work, there, region)):
+                machines_release(instances=stuck, now=work.now())
+                there = [m for m in there if m not in stuck]
+            gap = wanted - len(_of_offer(there, target) if is_spot else _of_region(there, region))
             for _ in range(max(0, gap)):
-                refused = refused or _request(work, target, is_spot)
+                refused = refused or _request(work, target, is_spot, region)
             unwanted = [m for m in there if m.status == "requested"][: max(0, -gap)]
             machines_release(instances=unwanted, now=work.now())
     try:
@@ -108,13 +111,40 @@ def _of_offer(machines: list[Instance], target: Target) -> list[Instance]:
     return [m for m in machines if not target.offer or (m.offer and str(m.offer.uuid) == target.offer)]
 
 
-def _request(work: Work, target: Target, is_spot: bool) -> str:
+def _region_of(work: Work, target: Target) -> str:
+    """Where its on-demand has to stand, too: the region of the spot offer that the order names. Empty where it names none."""
+    if not target.spot or not target.offer:
+        return ""
+    named = offer_to_ask(job=work.job, is_spot=True, named=target.offer, now=work.now())
+    return named.region if named is not None else ""
+
+
+def _of_region(machines: list[Instance], region: str) -> list[Instance]:
+    """Those of the region, where one is given: the others have to be replaced."""
+    return [m for m in machines if not region or (m.offer and m.offer.region == region)]
+
+
+def _better_elsewhere(work: Work, machines: list[Instance], region: str) -> list[Instance]:
+    """On-demand that is asked for and refused, while there is an offer that was not: the wish goes there."""
+    asked = {m.offer_id for m in machines if m.status == "requested" and m.asked.get("num") and m.offer_id}
+    refused = offers_refused(now=work.now(), offers=asked) if asked else set()
+    if not refused:
+        return []
+    other = offer_to_ask(job=work.job, is_spot=False, region=region, now=work.now())
+    if other is None or offers_refused(now=work.now(), offers=[other.pk]):
+        return []
+    return [m for m in machines if m.status == "requested" and m.offer_id in refused]
+
+
+def _request(work: Work, target: Target, is_spot: bool, region: str) -> str:
     """One more machine, or why not. Its token is new for each machine of this order, and the same for each try to get it."""
-    offer: Offer | None = offer_to_ask(job=work.job, is_spot=is_spot, named=target.offer if is_spot else "")
+    named = target.offer if is_spot else ""
+    offer = offer_to_ask(job=work.job, is_spot=is_spot, named=named, region="" if is_spot else region, now=work.now())
     if offer is None and is_spot and target.offer:
         raise Permanent("The spot offer that the order names is not known.")
     if offer is None:
-        return f"no {'spot' if is_spot else 'on-demand'} offer is known yet"
+        where = f" in {region}" if region and not is_spot else ""
+        return f"no {'spot' if is_spot else 'on-demand'} offer is known{where} yet"
     if why := refusal(job=work.job, offer=offer, now=work.now()):
         return why
     number = Instance.objects.filter(claim__startswith=work.command.uuid.hex).count()
