@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainer_client.digests import combined_digest, differing_parts, part_digests, state_digest
+from trainer_client.kept import say_kept
 from trainer_client.partialstep import PartialStep, Sums, sums_for, takers, together, work_of
 from trainer_client.saving import UNREADABLE, compute_environment, proof
 from trainer_client.snapshots import SnapshotCorrupt
@@ -76,6 +77,7 @@ class Resumption:
         self._load_tensors()
         trainer.lr_scheduler.load_state_dict(loaded.tensors["scheduler"])
         trainer.source.mixture.load_state_dict(loaded.head["mixture"])
+        trainer.args.seed = loaded.head["seed"]  # of dropout and the like, as of the data
         trainer.controls.restore(loaded.head["training"])
         trainer.evaluation_due = bool(loaded.head.get("evaluation_due"))
         trainer.guard.count = int(loaded.head.get("nonfinite_steps", 0))
@@ -177,7 +179,8 @@ class Resumption:
 
 def check_fidelity(trainer: BidirectionalMixin, loaded: LoadedState) -> None:
     """What of the fidelity does not hold from the first step on is said: a step that is under way goes on in the mode in which it
-    was begun, and equal bits need equal machines."""
+    was begun, and equal bits need equal machines. So is what is kept from the snapshot."""
+    say_kept(trainer, loaded)
     mode, partial = trainer.options.fidelity, loaded.partial
     if partial is not None and partial["mode"] != mode:
         trainer.session.say(
