@@ -8,6 +8,8 @@ from collections.abc import Callable
 from jobs.deadlines import deadline_facts
 from jobs.machines import is_planned
 from jobs.models import Decision, Job, SignalState
+from jobs.plan_outcomes import plan_outcomes_measure
+from jobs.scheduler import procurement
 from jobs.scheduler.completion import Completion
 from jobs.scheduler.outcomes import shard_outcome
 from jobs.scheduler.proposal import Proposal
@@ -96,8 +98,9 @@ def outcomes_measure(*, now: dt.datetime) -> int:
     """Measure the decisions whose effect window is full. Returns how many."""
     waiting = Decision.objects.filter(
         status="succeeded", outcome_at=None, applied_step__isnull=False, status_at__gte=now - OUTCOME_PATIENCE
-    )
-    return sum(outcome_measure(decision=d, now=now) for d in waiting.select_related("job", "job__team"))
+    ).exclude(rule=procurement.RULE)
+    rows = waiting.select_related("job", "job__team")
+    return plan_outcomes_measure(now=now) + sum(outcome_measure(decision=d, now=now) for d in rows)
 
 
 def outcome_measure(*, decision: Decision, now: dt.datetime) -> bool:

@@ -52,7 +52,15 @@ TONES: dict[str, dict[str, str]] = {
         "failed": "bad",
     },
     "WhatIf": {"queued": "wait", "running": "live", "succeeded": "good", "cancelled": "off", "failed": "bad"},
-    "Outcome": {"helped": "good", "no effect": "off", "hurt": "bad", "no data": "wait"},
+    "Outcome": {
+        "helped": "good",
+        "no effect": "off",
+        "hurt": "bad",
+        "no data": "wait",
+        "as planned": "good",
+        "better": "good",
+        "worse": "bad",
+    },
 }
 
 

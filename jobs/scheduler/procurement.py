@@ -12,8 +12,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from forecasting.outlook import Band
 from jobs.scheduler.planner import PlanFacts, Wish, allocation_words, uses_programme
-from jobs.scheduler.proposal import Proposal
+from jobs.scheduler.proposal import Effect, Proposal
 
 RULE = "planner"
 MACHINES, ON_DEMAND = "machines", "on_demand"  # subjects: what may happen by rule, and what may have to be asked
@@ -214,6 +215,8 @@ def proposal_of(
             "changeover_s": round(facts.changeover_s, 1),
             "spent_usd": round(facts.spent_usd, 4),
         },
+        cost_usd=_effect(wish.cost),
+        finish_s=_effect(wish.finish),
         confidence=wish.chance if wish.chance is not None else 0.5,
         price_usd=max(0.0, then - now) * (wish.finish.expected / 3600 if wish.finish else 1.0),
         expires_after_s=600.0,
@@ -229,6 +232,13 @@ def _policy_told(facts: PlanFacts) -> dict[str, Any]:
     if followed.weight is not None:
         told |= {"policy_weight": round(followed.weight, 4), "policy_windows": followed.num_windows}
     return told
+
+
+def _effect(band: Band | None) -> Effect | None:
+    """None also for an end that is not in sight."""
+    if band is None or not all(map(math.isfinite, (band.expected, band.low, band.high))):
+        return None
+    return Effect(round(band.expected, 4), round(band.low, 4), round(band.high, 4))
 
 
 def _rounded(value: float | None) -> float | None:

@@ -35,6 +35,8 @@ class Proposal:
     delta_loss: Effect | None = None
     delta_cost_usd: Effect | None = None
     delta_eta_s: Effect | None = None
+    cost_usd: Effect | None = None  # from now to the end of the job, with the change
+    finish_s: Effect | None = None  # from now to its end, with the change
     confidence: float = 0.5
     price_usd: float = 0.0
     usd_per_hour: float = 0.0  # what it costs while it lasts, where that is a rate
@@ -51,7 +53,7 @@ class Proposal:
             out["usd_per_hour"] = self.usd_per_hour
         if self.extra_usd:
             out["extra_usd"] = self.extra_usd
-        for name in ("delta_loss", "delta_cost_usd", "delta_eta_s"):
+        for name in ("delta_loss", "delta_cost_usd", "delta_eta_s", "cost_usd", "finish_s"):
             effect: Effect | None = getattr(self, name)
             if effect is not None:
                 out[name] = effect.as_json()

@@ -11,6 +11,8 @@ from django.db.models import Count, Max, Q, QuerySet, Sum
 
 from jobs.access import Viewer, visible
 from jobs.models import ROLES, Approval, Decision, Event, Job, Rule, Team
+from jobs.scheduler.plan_outcomes import KEPT
+from jobs.scheduler.procurement import RULE as PLANNER
 from jobs.services.rules import rule_for
 from jobs.states import JOB_OVER
 
@@ -66,23 +68,25 @@ def decisions_related(*, decision: Decision, limit: int = 5) -> list[Decision]:
 
 @dataclass(frozen=True)
 class Record:
-    """How decisions turned out: `num_helped` of `num_measured`."""
+    """How decisions turned out: `num_helped` of `num_measured`, and what that is called."""
 
     num_measured: int = 0
     num_helped: int = 0
+    word: str = "helped"
 
 
 def rule_record(*, team: Team, rule: str = "", since: dt.datetime | None = None, job: Job | None = None) -> Record:
-    """How measured decisions of a rule (of all rules, if none is named) turned out."""
+    """How measured decisions of a rule (if none is named, of all that are measured by what they helped) turned out."""
     rows = Decision.objects.filter(team=team, outcome_at__isnull=False)
-    if rule:
-        rows = rows.filter(rule=rule)
+    planned = rule == PLANNER
+    rows = rows.filter(rule=rule) if rule else rows.exclude(rule=PLANNER)
     if since:
         rows = rows.filter(outcome_at__gte=since)
     if job:
         rows = rows.filter(job=job)
-    found = rows.aggregate(measured=Count("id"), helped=Count("id", filter=Q(outcome__verdict="helped")))
-    return Record(found["measured"], found["helped"])
+    good = KEPT if planned else ("helped",)
+    found = rows.aggregate(measured=Count("id"), helped=Count("id", filter=Q(outcome__verdict__in=good)))
+    return Record(found["measured"], found["helped"], "kept to their plan" if planned else "helped")
 
 
 @dataclass(frozen=True)

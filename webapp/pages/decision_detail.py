@@ -69,6 +69,8 @@ EFFECTS = (
     ("delta_loss", "Loss of the shard, nats per token", loss_change),
     ("delta_cost_usd", "Cost", usd_change),
     ("delta_eta_s", "Finish", span_change),
+    ("cost_usd", "Cost from then to the end", formats.usd),
+    ("finish_s", "Done after", formats.span),
 )
 
 

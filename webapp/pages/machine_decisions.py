@@ -52,7 +52,8 @@ def follows_yes(decision: Decision, args: dict[str, Any]) -> str:
         what = allocation_words(spot, on_demand)
         done = f"The job goes on with {what}: missing machines are bought, then the trainer changes over"
     cap = f", for ${float(args['max_usd']):,.2f} of on-demand at most" if "max_usd" in args else ""
-    return f"{done}{cap}. {_leads_to(decision.evidence.get('if_yes'))}".strip()
+    told = decision.evidence.get("if_yes") or {**decision.expected, "chance": decision.evidence.get("chance")}
+    return f"{done}{cap}. {_leads_to(told)}".strip()
 
 
 def follows_no(decision: Decision) -> str:
@@ -68,7 +69,7 @@ def follows_no(decision: Decision) -> str:
 
 
 def _leads_to(told: dict[str, Any] | None) -> str:
-    if not told or "finish_s" not in told:
+    if not told or "finish_s" not in told or "cost_usd" not in told:
         return ""
     cost, finish, chance = told["cost_usd"], told["finish_s"], told.get("chance")
     text = f"Done in {formats.span(finish['expected'])} (80 %: {formats.span(finish['low'])} to {formats.span(finish['high'])})"
