@@ -85,6 +85,9 @@ class Attempt(StatefulModel):
     world_size = models.PositiveIntegerField()
     places = models.JSONField(default=list, help_text="Machine or GPU of each rank; empty: 0, 1, 2, …")
     start_step = models.PositiveIntegerField(default=0)
+    steps_again = models.PositiveIntegerField(
+        null=True, help_text="Steps that the attempt before had done and this one does again; null: not known"
+    )
     planned_steps = models.PositiveIntegerField(null=True)
     last_step = models.IntegerField(default=-1, help_text="Highest step reported, -1 before the first")
     capabilities = models.JSONField(default=list)

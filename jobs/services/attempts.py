@@ -14,7 +14,7 @@ from jobs.models import Attempt, Job, Snapshot, Worker
 from jobs.places import places_for
 from jobs.scheduler.failures import failure_verdict
 from jobs.services.directives import directives_expire
-from jobs.services.events import TRAINER, Actor
+from jobs.services.events import TRAINER, Actor, event_append
 from jobs.services.jobs import job_end
 from jobs.services.pauses import pause_outlives, pause_tell
 from jobs.services.proofs import proof_take
@@ -89,6 +89,7 @@ def attempt_start(*, attempt: Attempt, now: dt.datetime, hello: dict[str, Any]) 
             attempt, "running", now=now, actor=TRAINER, running_at=now, text=f"{attempt} runs on {fields['world_size']} workers.",
             **fields,
         )  # fmt: skip
+        _work_again(attempt, now)
         snapshot = proof_take(attempt=attempt, hello=hello, now=now)
         Worker.objects.bulk_create(
             [Worker(attempt=attempt, rank=rank, host=hello.get("host", "")) for rank in range(fields["world_size"])],
@@ -111,6 +112,21 @@ def attempt_start(*, attempt: Attempt, now: dt.datetime, hello: dict[str, Any]) 
                 word={"failure_class": "proof_failed", "message": snapshot.detail},
             )
     return attempt
+
+
+def _work_again(attempt: Attempt, now: dt.datetime) -> None:
+    """Note what the end of the attempt before has cost in work. Without a protocol nobody says where a trainer begins."""
+    before = attempt.job.attempts.filter(fence__lt=attempt.fence).order_by("-fence").first()
+    if before is None or not attempt.capabilities:
+        return
+    again = max(before.start_step, before.last_step + 1) - attempt.start_step
+    Attempt.objects.filter(pk=attempt.pk).update(steps_again=max(0, again))
+    attempt.steps_again = max(0, again)
+    done = f"{again:,} step{'s are' if again > 1 else ' is'} done again" if again > 0 else "no step is done again"
+    event_append(
+        team=attempt.job.team, job=attempt.job, kind="attempt.resumed", subject=attempt, now=now, actor=TRAINER,
+        text=f"{attempt} goes on before step {attempt.start_step:,}: {done}.", data={"steps_again": attempt.steps_again},
+    )  # fmt: skip
 
 
 def attempt_finish(

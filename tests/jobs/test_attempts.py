@@ -5,8 +5,8 @@ import datetime as dt
 import pytest
 
 from jobs.errors import Superseded
-from jobs.models import Attempt, Command, Directive, JobShard
-from jobs.services.attempts import CIRCLES, attempt_finish, attempt_must_write
+from jobs.models import Attempt, Command, Directive, Event, JobShard
+from jobs.services.attempts import CIRCLES, attempt_finish, attempt_must_write, attempt_start
 from jobs.services.directives import directive_acknowledge, directive_issue, directives_deliver
 from tests.factories import NOW, make_attempt, make_decision, make_job
 
@@ -125,3 +125,34 @@ def test_an_ended_attempt_expires_what_it_never_acknowledged():
     directive_issue(attempt=attempt, action="snapshot", args={}, now=NOW)
     attempt_finish(attempt=attempt, now=NOW, outcome="done", word={})
     assert Directive.objects.get().status == "expired"
+
+
+@pytest.mark.parametrize(
+    ("last_step", "start_step", "again"),
+    [(49, 40, 10), (40, 40, 1), (39, 40, 0), (-1, 40, 0)],
+    ids=["killed", "killed-in-the-second-step", "left-with-a-snapshot", "left-in-its-first-step"],
+)
+def test_an_attempt_says_how_many_steps_it_does_again(last_step: int, start_step: int, again: int) -> None:
+    job = make_job(status="queued")
+    first, _ = make_attempt(job)
+    start = 0 if last_step >= 0 else 40
+    Attempt.objects.filter(pk=first.pk).update(start_step=start, last_step=last_step)
+    attempt_finish(attempt=first, now=NOW, outcome="preempted", word={})
+    second, _ = make_attempt(job, running=False)
+    hello = {"world_size": 2, "start_step": start_step, "capabilities": ["resize"]}
+    attempt_start(attempt=second, now=NOW, hello=hello)
+    second.refresh_from_db()
+    assert second.steps_again == again
+    event = Event.objects.get(job=job, kind="attempt.resumed")
+    assert event.data == {"steps_again": again}
+    assert event.text.endswith(f"{again} steps are done again." if again > 1 else "step is done again.")
+
+
+def test_of_the_first_attempt_and_of_a_trainer_that_does_not_say_where_it_begins_nothing_is_known() -> None:
+    job = make_job(status="queued")
+    first, _ = make_attempt(job)
+    Attempt.objects.filter(pk=first.pk).update(last_step=30)
+    attempt_finish(attempt=first, now=NOW, outcome="failed", word={})
+    second, _ = make_attempt(job)  # its hello names no capabilities
+    assert [first.steps_again, second.steps_again] == [None, None]
+    assert not Event.objects.filter(job=job, kind="attempt.resumed").exists()

@@ -253,3 +253,41 @@ def test_each_rank_goes_on_with_its_own_random_stream_and_new_ranks_get_new_ones
     for ranks in (before, grown):
         for column in zip(*ranks, strict=True):
             assert len(set(column)) == len(ranks)
+
+
+def _no_room(folder: Path) -> dict[str, Any]:
+    """SIGTERM comes inside a step, and the disk takes nothing any more."""
+    from tests.trainer.worlds import training
+
+    seen: dict[str, Any] = {}
+
+    def prepare(trainer: Any) -> None:
+        micro_step, finish = trainer.micro_step, trainer.session.finish
+
+        def noted(model: Any, batch: Any, micro: Any) -> Any:
+            if (batch.step, micro.index) == (1, 0):
+                trainer.session._terminated.set()
+                trainer.saver.store.write = full
+            return micro_step(model, batch, micro)
+
+        def full(*args: Any, **kwargs: Any) -> Any:
+            raise OSError(28, "No space left on device")
+
+        def noted_finish(**word: Any) -> int:
+            seen.update(word)
+            return int(finish(**word))
+
+        trainer.micro_step, trainer.session.finish = noted, noted_finish
+
+    code = training(base_config(folder, **FIELDS), prepare)
+    return {"code": code, **seen}
+
+
+def test_a_save_that_fails_on_leaving_is_said_in_the_last_word(folder: Path) -> None:
+    for rank in run_world(2, _no_room, folder, folder=folder):
+        assert (rank["code"], rank["outcome"], rank["step"]) == (81, "preempted", 1)
+        told, failed, lost = rank["message"].split("; ")
+        assert told == "told to leave (SIGTERM)"
+        assert failed.startswith("snapshot before step 1 failed: OSError")
+        assert "No space left" in failed
+        assert lost == "what came after the last snapshot is lost"

@@ -16,6 +16,9 @@ class AttemptShape(StatefulShape):
     )
     start_step = serializers.IntegerField()
     last_step = serializers.IntegerField(help_text="-1 before the first")
+    steps_again = serializers.IntegerField(
+        allow_null=True, help_text="Steps that the attempt before had done and this one does again; null: not known"
+    )
     resumed_from = serializers.UUIDField(source="resumed_from.uuid", read_only=True, allow_null=True)
     capabilities = serializers.JSONField()
     versions = serializers.JSONField()
