@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import json
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +14,10 @@ import kubernetes as library
 import pytest
 
 from tests.backends.bench import WAIT, Bench
-from tests.backends.kube_emulator import KubeServer
+from tests.backends.kube_emulator import Kubelet, KubeServer
 from trainer_client.backends import BackendError, LaunchSpec, get_backend
 from trainer_client.backends import kubernetes_states as states
+from trainer_client.backends.kubernetes_api import KubernetesApi
 from trainer_client.backends.kubernetes_backend import place_from
 from trainer_client.backends.kubernetes_objects import Place, job_object, object_name, service_object
 
@@ -147,3 +151,44 @@ def test_states_are_told_in_words() -> None:
     assert states.rank_ends([pod("Failed", state=killed)]) == {1: (-9, "OOMKilled")}
     assert not states.living([pod("Succeeded"), pod("Failed")])
     assert states.living([{"metadata": {"name": "new"}}])
+
+
+def test_pods_of_a_dead_node_are_ended_by_force_some_time_after_their_grace(
+    kube_server: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its kubelet a pod stays as it is, with a time to end: for ever, as far as the API server is concerned."""
+    graces: list[int] = []
+    delete = KubernetesApi.delete_pod
+
+    def noted(api: KubernetesApi, name: str, grace_s: int) -> None:
+        graces.append(grace_s)
+        delete(api, name, grace_s)
+
+    monkeypatch.setattr(KubernetesApi, "delete_pod", noted)
+    kubelet = Kubelet(kube_server, "trial")
+    kubelet.start()
+    place = Place(image="none", namespace="trial", python=sys.executable)
+    patient, done = (
+        get_backend("kubernetes", place=place, client=kube_server.client(), dead_after_s=seconds)
+        for seconds in (3600.0, 0.0)
+    )
+    bench = Bench(patient, tmp_path)
+    handle = bench.launch(WAIT)
+    bench.ready()
+    kubelet.stop()
+    patient.stop(handle, 1.0)
+    assert patient.poll(handle).state == "running", "it may only be cut off from us for a while"
+    assert graces == [6, 6]
+    hasty = Bench(done, tmp_path)
+    seen = hasty.over(handle)
+    assert (seen.state, seen.taken, set(graces[2:])) == ("lost", "", {0})
+    assert "the node is taken for dead" in seen.detail
+
+
+def test_a_pod_counts_as_dead_only_well_after_the_time_at_which_it_was_to_have_ended() -> None:
+    going = {**pod("Running"), "metadata": {**pod("Running")["metadata"], "deletionTimestamp": "2026-10-14T12:00:00Z"}}
+    noon = dt.datetime(2026, 10, 14, 12, tzinfo=dt.UTC).timestamp()
+    ended = {**going, "status": {"phase": "Failed"}}
+    assert states.unanswered([going, ended, pod("Running")], noon + 1) == [going]
+    assert states.unanswered([going], noon - 1) == []
+    assert states.rank_of(going) == 1

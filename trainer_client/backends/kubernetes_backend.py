@@ -34,14 +34,17 @@ from trainer_client.backends.rank_files import claim_locked, conclude, launch_fo
 from trainer_client.backends.restarts import Restarting
 from trainer_client.journal import write_durably
 
+DEAD_AFTER_S = 180.0  # past its grace time a pod whose end no kubelet has confirmed is taken for ended
+
 
 class KubernetesBackend(Restarting):
     """See the module. What is not given comes from `COUNTERFLOW_KUBE_…`; `docs/backends.md` has the list."""
 
     name = "kubernetes"
 
-    def __init__(self, place: Place | None = None, client: Any = None) -> None:
+    def __init__(self, place: Place | None = None, client: Any = None, dead_after_s: float = DEAD_AFTER_S) -> None:
         self.place = place or place_from(os.environ)
+        self._dead_after_s = dead_after_s
         self._api = KubernetesApi(self.place.namespace, os.environ.get("COUNTERFLOW_KUBE_CONTEXT", ""), client)
 
     def launch(self, spec: LaunchSpec) -> Handle:
@@ -85,10 +88,13 @@ class KubernetesBackend(Restarting):
         if job is None:
             return conclude(folder, num_workers, said=f"Kubernetes no longer has job {handle['name']}")
         pods = self._api.pods(handle["name"])
-        if states.living(pods):
-            return self._alive(folder, num_workers, job, pods)
-        if states.finished(job):
-            return self._ended(folder, num_workers, job, pods)
+        dead = states.unanswered(pods, time.time() - self._dead_after_s)
+        for pod in dead:  # its rank may still run, cut off from us: its attempt's token is worth nothing by then
+            self._api.delete_pod(pod["metadata"]["name"], 0)
+        if len(states.living(pods)) > len(dead):
+            return self._alive(folder, num_workers, job, pods, dead)
+        if states.finished(job) or dead:
+            return self._ended(folder, num_workers, job, pods, self._dead_words(dead))
         if job["metadata"].get("deletionTimestamp"):
             return Observation("running", observe(folder, num_workers, alive=False), detail="it is being deleted")
         if states.suspended(job) and any((folder / "ranks").glob("*.started")):
@@ -96,23 +102,38 @@ class KubernetesBackend(Restarting):
         return Observation("starting", detail=states.why_waiting(job, pods))
 
     @staticmethod
-    def _alive(folder: Path, num_workers: int, job: dict[str, Any], pods: list[dict[str, Any]]) -> Observation:
-        workers = observe(folder, num_workers, alive=True)
+    def _alive(
+        folder: Path, num_workers: int, job: dict[str, Any], pods: list[dict[str, Any]], dead: Sequence[Any]
+    ) -> Observation:
+        lost = {states.rank_of(pod) for pod in dead}
+        workers = [
+            dataclasses.replace(worker, alive=worker.alive and worker.rank not in lost)
+            for worker in observe(folder, num_workers, alive=True)
+        ]
         if not any(worker.alive or worker.exit_code is not None for worker in workers):
             return Observation("starting", workers, detail=states.why_waiting(job, pods))
         return Observation("running", workers, result=result_of(folder), detail=states.taken_away(pods))
 
     @staticmethod
-    def _ended(folder: Path, num_workers: int, job: dict[str, Any], pods: list[dict[str, Any]]) -> Observation:
+    def _ended(
+        folder: Path, num_workers: int, job: dict[str, Any], pods: list[dict[str, Any]], dead: str
+    ) -> Observation:
         ends = states.rank_ends(pods)
-        said = states.taken_away(pods) or states.why_failed(job) or f"job {job['metadata']['name']} is over"
+        said = dead or states.taken_away(pods) or states.why_failed(job) or f"job {job['metadata']['name']} is over"
         seen = conclude(folder, num_workers, said=said, known={rank: code for rank, (code, _) in ends.items()})
-        seen = dataclasses.replace(seen, taken=states.taken_away(pods))
+        ours = job["metadata"].get("deletionTimestamp")
+        seen = dataclasses.replace(seen, taken=states.taken_away(pods) or ("" if ours else dead))
         starved = [rank for rank, (_, reason) in ends.items() if reason == "OOMKilled"]
         if starved and not seen.result:
             detail = f"rank {starved[0]} was ended by the kernel: out of memory (OOMKilled)"
             return dataclasses.replace(seen, failure_class="out_of_memory", detail=detail)
         return seen
+
+    def _dead_words(self, dead: Sequence[Any]) -> str:
+        if not dead:
+            return ""
+        names = ", ".join(pod["metadata"]["name"] for pod in dead)
+        return f"{names}: no kubelet has confirmed the end within {self._dead_after_s:g} s; the node is taken for dead"
 
     def stop(self, handle: Handle, grace_s: float) -> None:
         """Pods get SIGTERM and, after `grace_s` or their own grace time if that is shorter, SIGKILL."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,6 +20,21 @@ def finished(job: Mapping[str, Any]) -> bool:
 def living(pods: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Pods that have, or may get, a process."""
     return [pod for pod in pods if _status(pod).get("phase") not in ENDED_PHASES]
+
+
+def unanswered(pods: Iterable[Mapping[str, Any]], before_s: float) -> list[Mapping[str, Any]]:
+    """Living pods that were to have ended by `before_s` (unix seconds): no kubelet confirms their end, their node is dead."""
+    found = []
+    for pod in living(pods):
+        by = pod["metadata"].get("deletionTimestamp")  # when its grace time is over
+        if by and dt.datetime.fromisoformat(by).timestamp() < before_s:
+            found.append(pod)
+    return found
+
+
+def rank_of(pod: Mapping[str, Any]) -> int:
+    """The rank that the pod runs; -1 for one that is none of an Indexed Job."""
+    return int((pod["metadata"].get("annotations") or {}).get(INDEX, -1))
 
 
 def suspended(job: Mapping[str, Any]) -> bool:
