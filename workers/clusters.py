@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 
 from jobs.clusters import cluster_price, on_cluster, spot_wish
 from jobs.models import Attempt
@@ -27,6 +28,8 @@ def cluster_look(*, attempt: Attempt, observed: Observation, now: dt.datetime) -
         return
     is_spot = observed.spot if observed.spot is not None else spot_wish(attempt.job) == "only"
     price = cluster_price(attempt.job.backend, is_spot=is_spot, num_workers=attempt.world_size)
+    if not price and observed.usd_per_hour:  # the operator has said nothing, and the engine knows
+        price = decimal.Decimal(str(observed.usd_per_hour))
     instance_started(instance=instance, now=now, kind="spot" if is_spot else "on_demand", price_usd_per_hour=price)
 
 

@@ -16,6 +16,7 @@ from jobs.clusters import backends
 from jobs.models import Attempt
 from jobs.providers import has_machines
 from jobs.services.instances import attempt_place
+from jobs.states import ATTEMPT_LIVE
 from trainer_client.backends import Backend, BackendError
 from workers.backend_access import backend_named
 from workers.celery_app import app
@@ -46,12 +47,15 @@ def orphans() -> None:
 
 
 def orphans_sweep(*, backend: Backend, now: dt.datetime) -> dict[str, str]:
-    """Claim -> adopted or stopped, for each living run of ours that no attempt holds."""
+    """Claim -> adopted or stopped, for each living run of ours that no attempt holds.
+
+    A run whose folder is lost cannot say that it has ended: it is stopped once its attempt is over.
+    """
     done = {}
     for handle in backend.list(f"counterflow={settings.DEPLOYMENT}"):
         claim = str(handle["claim"])
         attempt = _attempt(str(handle["tags"].get("attempt", "")))
-        if attempt is None:
+        if attempt is None or (not handle.get("folder", True) and attempt.status not in ATTEMPT_LIVE):
             logger.warning("orphan_stopped", backend=backend.name, claim=claim)
             backend.stop(handle, GRACE_S)
             done[claim] = "stopped"

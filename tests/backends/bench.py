@@ -26,11 +26,19 @@ PATIENCE_S = 90.0  # for a loaded machine; nothing here is expected to take long
 class Bench:
     """Every value goes through JSON on its way, as it does in production."""
 
-    def __init__(self, backend: Backend, folder: Path, claims: str = "", machines: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        folder: Path,
+        claims: str = "",
+        machines: Sequence[str] = (),
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         self.backend = backend
         self.folder = folder
         self._claims = claims  # makes claims unlike those of other tests, where an engine never forgets one
         self._machines = machines  # of a backend whose ranks run on machines that were bought
+        self._patience_s = patience_s
         self._handles: list[Handle] = []
 
     def spec(self, script: str, **fields: Any) -> LaunchSpec:
@@ -67,14 +75,14 @@ class Bench:
             seen = Observation(**json.loads(json.dumps(self.backend.poll(handle).to_json())))
             return seen if seen.state in OVER else None
 
-        return wait_until(look, within_s=PATIENCE_S, what=f"{handle['claim']} ends", every_s=0.15)  # type: ignore[return-value]
+        return wait_until(look, within_s=self._patience_s, what=f"{handle['claim']} ends", every_s=0.15)  # type: ignore[return-value]
 
     def seen(self, handle: Handle, state: str) -> Observation:
         def look() -> Observation | None:
             seen = self.backend.poll(handle)
             return seen if seen.state == state else None
 
-        return wait_until(look, within_s=PATIENCE_S, what=f"{handle['claim']} is {state}", every_s=0.15)  # type: ignore[return-value]
+        return wait_until(look, within_s=self._patience_s, what=f"{handle['claim']} is {state}", every_s=0.15)  # type: ignore[return-value]
 
     def log(self, rank: int) -> str:
         path = self.folder / "run" / "logs" / f"rank-{rank}.log"
@@ -84,7 +92,7 @@ class Bench:
         """Wait until every rank has said so."""
         ranks = range(num_workers)
         wait_until(
-            lambda: all("ready" in self.log(rank) for rank in ranks), within_s=PATIENCE_S, what="ranks are ready"
+            lambda: all("ready" in self.log(rank) for rank in ranks), within_s=self._patience_s, what="ranks are ready"
         )
 
     def clear(self) -> None:

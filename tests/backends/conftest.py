@@ -14,12 +14,21 @@ import pytest
 from tests.backends.bench import Bench, folder_for_all
 from tests.backends.kube_emulator import Kubelet, KubeServer
 from tests.backends.ray_head import RayHead
+from tests.backends.skypilot_nodes import TASK, SkyPilotNodes
 from tests.backends.slurm_cluster import SlurmCluster
 from tests.services import wait_until
 from trainer_client.backends import get_backend
 from trainer_client.backends.kubernetes_objects import Place
 
-ENGINES = ("local", "aws", "slurm", "kubernetes", "ray")
+ENGINES = ("local", "aws", "slurm", "kubernetes", "ray", "skypilot")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A launch through SkyPilot takes a minute or two."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        if callspec is not None and callspec.params.get("bench") == "skypilot":
+            item.add_marker(pytest.mark.timeout(1200))
 
 
 @pytest.fixture(scope="session")
@@ -114,6 +123,33 @@ def ray_address() -> Iterator[str]:
 @pytest.fixture
 def ray(ray_address: str, tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(get_backend("ray", address=ray_address, bundle={"CPU": 1.0}), tmp_path, claims=uuid.uuid4().hex[:6])
+    yield bench
+    bench.clear()
+
+
+@pytest.fixture(scope="session")
+def skypilot_nodes(slurm_cluster: SlurmCluster) -> Iterator[str]:
+    """The interpreter of a SkyPilot that can bring up nodes; it is too large, and too slow, to be had for every run."""
+    python = os.environ.get("COUNTERFLOW_SKYPILOT_PYTHON", "")
+    if not python:
+        pytest.skip("COUNTERFLOW_SKYPILOT_PYTHON names no interpreter with SkyPilot")
+    with folder_for_all() as folder, pytest.MonkeyPatch.context() as patch:
+        nodes = SkyPilotNodes(python, folder, slurm_cluster)
+        try:
+            nodes.start(patch)
+            yield python
+        finally:
+            nodes.stop()
+
+
+@pytest.fixture
+def skypilot(skypilot_nodes: str, tmp_path: Path) -> Iterator[Bench]:
+    (tmp_path / "task.yaml").write_text(TASK)
+    backend = get_backend(
+        "skypilot", root=tmp_path / "machines", python=skypilot_nodes, task=str(tmp_path / "task.yaml"),
+        node_python=sys.executable,
+    )  # fmt: skip
+    bench = Bench(backend, tmp_path, claims=uuid.uuid4().hex[:6], patience_s=400.0)
     yield bench
     bench.clear()
 

@@ -26,6 +26,8 @@ from trainer_client.backends.rank_files import (
 from trainer_client.backends.restarts import Restarting
 from trainer_client.journal import write_durably
 
+LIVING = ("starting", "running")
+
 
 class AgentBackend(Restarting):
     """See the module. `root`: where machines have their folders (default `COUNTERFLOW_MACHINES_ROOT`)."""
@@ -53,7 +55,15 @@ class AgentBackend(Restarting):
         if handle is not None:
             return handle
         launch_folder(spec)
-        handle = {
+        handle = self._handle(spec, folder)
+        self._note(handle)
+        for rank, machine in enumerate(spec.machines):
+            MachineFiles(self.root, machine).order_write(folder, rank)
+        write_durably(folder / "handle.json", json.dumps(handle).encode())
+        return handle
+
+    def _handle(self, spec: LaunchSpec, folder: Path) -> Handle:
+        return {
             "backend": self.name,
             "claim": spec.claim,
             "folder": str(folder),
@@ -61,13 +71,6 @@ class AgentBackend(Restarting):
             "tags": dict(spec.tags) | {"job": spec.job, "attempt": spec.attempt},
             "num_workers": spec.num_workers,
         }
-        listed = self._listed(spec.claim)
-        listed.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(listed, json.dumps(handle).encode())
-        for rank, machine in enumerate(spec.machines):
-            MachineFiles(self.root, machine).order_write(folder, rank)
-        write_durably(folder / "handle.json", json.dumps(handle).encode())
-        return handle
 
     def poll(self, handle: Handle) -> Observation:
         folder, num_workers = Path(handle["folder"]), int(handle["num_workers"])
@@ -93,17 +96,32 @@ class AgentBackend(Restarting):
         """Machines are priced by the market's feeds: the offer's own words count."""
         return [{"price_usd_per_hour": 0.0, "availability": 1} | offer for offer in offers]
 
+    def _noted(self) -> list[Handle]:
+        """Every launch that was not seen to be over."""
+        notes = (read_json(path) for path in sorted(self._listed("*").parent.glob("*.json")))
+        return [handle for handle in notes if handle is not None]
+
+    def _note(self, handle: Handle) -> None:
+        listed = self._listed(handle["claim"])
+        listed.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(listed, json.dumps(handle).encode())
+
+    def _forget(self, handle: Handle) -> None:
+        """It is over; one that is being launched in this moment is not."""
+        folder = Path(handle["folder"])
+        if (folder / "handle.json").exists() or not folder.is_dir():
+            self._listed(handle["claim"]).unlink(missing_ok=True)
+
     def list(self, tag: str = "") -> list[Handle]:
         key, _, value = tag.partition("=")
         found = []
-        for path in sorted(self._listed("*").parent.glob("*.json")):
-            handle = read_json(path)
-            if handle is None or (tag and str(handle["tags"].get(key)) != value):
+        for handle in self._noted():
+            if tag and str(handle["tags"].get(key)) != value:
                 continue
-            if self.poll(handle).state in {"starting", "running"}:
+            if self.poll(handle).state in LIVING:
                 found.append(handle)
-            elif (Path(handle["folder"]) / "handle.json").exists():
-                path.unlink(missing_ok=True)
+            else:
+                self._forget(handle)
         return found
 
     def _listed(self, claim: str) -> Path:

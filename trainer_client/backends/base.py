@@ -75,7 +75,8 @@ class Observation:
     """What a poll saw. `result` is the completion marker of rank 0; it is believed before the exit code.
 
     `spot`: whether it runs where others can take the node back, if the engine says so. `taken`: the engine's
-    words where it took the nodes back itself, which is no fault of the launch.
+    words where it took the nodes back itself, which is no fault of the launch. `usd_per_hour`: what all its nodes cost, if the
+    engine knows.
 
     `exited`: all processes have ended and the end is known. `lost`: they are gone, and nothing tells how they ended.
     """
@@ -88,6 +89,7 @@ class Observation:
     failure_class: str | None = None
     spot: bool | None = None
     taken: str = ""
+    usd_per_hour: float | None = None
 
     def __post_init__(self) -> None:
         if self.state not in STATES:
