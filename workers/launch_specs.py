@@ -22,7 +22,7 @@ GRACE_S = 30.0
 # Settings of a job that are flags of the launcher under the same name.
 FLAGS = (
     "global_batch", "micro_batch", "lr", "seq_len", "seed", "lora", "snapshot_every", "export_every", "eval_every",
-    "eval_fraction",
+    "eval_fraction", "warmup_steps", "weight_decay", "max_grad_norm",
 )  # fmt: skip
 
 

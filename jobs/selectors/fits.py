@@ -58,7 +58,7 @@ def fit_settings(training: dict[str, Any], fidelity: str) -> FitSettings:
     names = ("global_batch", "micro_batch", "seq_len", "lora")
     try:
         given: dict[str, Any] = {name: int(training[name]) for name in names if training.get(name) is not None}
-        return FitSettings(**given, fidelity=fidelity)
+        return FitSettings(**given, precision=str(training.get("dtype") or "fp32"), fidelity=fidelity)
     except (TypeError, OverflowError) as error:
         raise ValueError("batch, sequence length and LoRA rank are whole numbers") from error
 
@@ -72,7 +72,7 @@ def _reason(
     gpu_gib: float,
 ) -> str:
     """In one or two sentences."""
-    what = f"{shape.num_parameters / 1e6:,.0f} M parameters" + (
+    what = f"{shape.num_parameters / 1e6:,.0f} M parameters in {wanted.precision}" + (
         f" with adapters of rank {wanted.lora}" if wanted.lora else ""
     )
     text = f"{what} need about {needs:.1f} GiB of each GPU at micro-batch {wanted.micro_batch}."

@@ -40,12 +40,18 @@ TRAINING_RANGES: dict[str, tuple[float, float, bool]] = {
     "export_every": (1, 10_000_000, True),
     "eval_every": (0, 10_000_000, True),  # steps between looks at held-out samples, 0 for none
     "eval_fraction": (0, 0.9, False),  # of each shard that is held out
+    "warmup_steps": (0, 10_000_000, True),
+    "weight_decay": (0, 10.0, False),
+    "max_grad_norm": (0, 1e9, False),  # to clip to, 0 for none
 }
 # Name -> what it may be; without one the launcher's own default holds.
 TRAINING_CHOICES: dict[str, tuple[str, ...]] = {
     "parallel": ("ddp", "fsdp"),  # a copy of the model on each worker, or slices of it
     "method": METHODS,  # answers to imitate, or pairs of answers to prefer
     "layout": ("padded", "packed"),  # a row for each sample, or whole samples packed into rows
+    "dtype": ("fp32", "bf16"),  # of weights, moments and gradients
+    "lr_schedule": ("constant", "constant_with_warmup", "linear", "cosine"),
+    "on_nonfinite": ("skip", "apply", "stop"),  # a step whose gradient is not finite
 }
 FIDELITIES = ("exact", "same_world")  # what a resize keeps bit by bit, the first by default: see docs/trainer.md
 

@@ -53,6 +53,12 @@ def test_commands_are_taken_where_the_server_allows_them(settings):
         {"luck": 1},
         {"lr": "1"},
         {"parallel": "tp"},
+        {"dtype": "fp16"},
+        {"lr_schedule": "square"},
+        {"on_nonfinite": "ignore"},
+        {"warmup_steps": 1.5},
+        {"weight_decay": -0.1},
+        {"max_grad_norm": "1"},
     ],
 )
 def test_bad_training_settings_are_refused_by_name(training):

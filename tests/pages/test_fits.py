@@ -43,6 +43,20 @@ def test_the_form_counts_what_the_fidelity_costs(settings, tmp_path):
     assert usual == exact != same_world
 
 
+def test_the_form_and_the_plan_count_by_the_type_of_the_numbers(settings, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SEVEN_B))
+    given = {"model": str(tmp_path), "micro_batch": "1"}
+    whole, half = (fit_text(settings, **given, dtype=name) for name in ("fp32", "bf16"))
+    assert "M parameters in fp32 need about" in whole
+    assert "M parameters in bf16 need about" in half
+    training = {"global_batch": 16, "micro_batch": 1, "seq_len": 512}
+    needs = [
+        job_fit(model=str(tmp_path), num_workers=2, training=training | {"dtype": name}).gpu_memory_gib
+        for name in ("fp32", "bf16")
+    ]
+    assert 0.4 < needs[1] / needs[0] < 0.6
+
+
 @pytest.mark.parametrize(
     "fields", [{"model": "no/such"}, {"model": ""}, {"model": "tiny:4m", "seq_len": "0"}, {"model": "x\x00"}]
 )

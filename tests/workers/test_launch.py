@@ -13,10 +13,12 @@ from jobs.models import Attempt, Instance, Job
 from jobs.services.attempts import attempt_start
 from jobs.services.commands import command_issue
 from jobs.services.events import SYSTEM
+from jobs.services.job_settings import TRAINING_CHOICES, TRAINING_RANGES
 from jobs.services.jobs import job_cancel
 from jobs.services.shards import revision_create, revision_file
 from tests.factories import NOW
 from tests.workers.world import command_of, ended, launched, make_filled_job, run_dir, script
+from trainer_client.finetune_config import parser
 from workers.backend_access import backend_named
 from workers.commands import launch as launch_module
 from workers.endings import is_over
@@ -150,6 +152,23 @@ def relaunched(job: Job) -> Attempt:
     again = command_issue(job=Job.objects.get(pk=job.pk), kind="launch", key="again", now=NOW)
     assert command_execute(again.pk) == "done"
     return Attempt.objects.get(job=job, fence=2)
+
+
+def test_the_launcher_takes_every_training_setting_that_a_job_may_have() -> None:
+    given = {
+        "warmup_steps": 5,
+        "weight_decay": 0.1,
+        "max_grad_norm": 0.5,
+        "dtype": "bf16",
+        "lr_schedule": "linear",
+        "on_nonfinite": "stop",
+        "layout": "packed",
+    }
+    job = make_filled_job(training=given)
+    words = launch_command(Attempt(job=job, fence=1, world_size=2))
+    taken = vars(parser().parse_args(words[3:]))
+    assert {name: taken[name] for name in given} == given
+    assert {*TRAINING_RANGES, *TRAINING_CHOICES} <= taken.keys()
 
 
 def test_a_resumed_run_begins_with_the_data_of_the_first_and_repeats_its_journal(runs: Runs) -> None:

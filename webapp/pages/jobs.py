@@ -26,7 +26,7 @@ from jobs.services.balance import job_rebalance
 from jobs.services.boosts import job_boost
 from jobs.services.events import Actor
 from jobs.services.job_changes import job_change
-from jobs.services.job_settings import FIDELITIES
+from jobs.services.job_settings import FIDELITIES, TRAINING_CHOICES
 from jobs.services.jobs import job_cancel, job_create, job_pause, job_resume, job_submit
 from jobs.services.resizes import job_drain, job_resize
 from webapp.pages.door import PageRequest, fetch_in_team, must, page
@@ -76,7 +76,10 @@ def job_fit_part(request: PageRequest) -> HttpResponse:
     must(request, "operator")
     words = request.GET
     training = {name: words.get(name, "") for name in ("global_batch", "micro_batch", "seq_len", "lora")}
-    typed = {name: int(text) for name, text in training.items() if text.isascii() and text.isdigit() and len(text) < 9}
+    typed: dict[str, Any] = {
+        name: int(text) for name, text in training.items() if text.isascii() and text.isdigit() and len(text) < 9
+    }
+    typed["dtype"] = chosen(request, "dtype", TRAINING_CHOICES["dtype"], "fp32")
     workers = words.get("num_workers", "")
     num_workers = int(workers) if workers.isascii() and workers.isdigit() and 0 < len(workers) < 6 else 1
     fidelity = chosen(request, "fidelity", FIDELITIES, FIDELITIES[0])

@@ -51,7 +51,13 @@ class ResourcesPart(Input):
 
 class SnapshotPart(Input):
     uri = serializers.CharField(max_length=500, required=False)
-    check_every = serializers.IntegerField(min_value=1, max_value=10_000_000, required=False)
+    check_every = serializers.IntegerField(
+        min_value=1,
+        max_value=10_000_000,
+        required=False,
+        help_text="Optimizer steps between snapshots: training.snapshot_every by another name (which goes before, if both are"
+        " given); not the launcher's --check_every, which counts micro-steps between looks for orders",
+    )
     fidelity = serializers.ChoiceField(
         FIDELITIES, required=False, help_text="Equal bits after a resize: with any number of workers, or with as many"
     )
@@ -76,7 +82,9 @@ class JobNew(Input):
     priority = serializers.IntegerField(min_value=-1000, max_value=1000, default=0)
     backend = serializers.CharField(max_length=32, required=False)
     num_workers = serializers.IntegerField(min_value=1, max_value=4096, required=False)
-    training = serializers.DictField(required=False, help_text="global_batch, micro_batch, lr, seq_len, seed, lora, …")
+    training = serializers.DictField(
+        required=False, help_text="global_batch, micro_batch, lr, seq_len, seed, lora, dtype, …"
+    )
     resources = ResourcesPart(required=False)
     snapshot = SnapshotPart(required=False)
     autonomy = serializers.DictField(

@@ -83,6 +83,12 @@ class JobForm(MomentForm, PageForm):
         required=False,
         help_text="Packed lays the samples of a micro-batch into few rows, which saves padding; sft only",
     )
+    dtype = forms.ChoiceField(
+        label="Numbers",
+        choices=[("fp32", "fp32: 4 bytes each"), ("bf16", "bf16: 2 bytes each")],
+        required=False,
+        help_text="What weights, moments and gradients are held in; bf16 takes about half the memory",
+    )
     global_batch = forms.IntegerField(label="Global batch", help_text="Samples of one step, over all workers")
     micro_batch = forms.IntegerField(label="Micro-batch", help_text="Samples that one worker holds at once")
     lr = forms.FloatField(label="Learning rate")
@@ -148,7 +154,7 @@ class JobForm(MomentForm, PageForm):
 
     def training(self) -> dict[str, Any]:
         """The settings for `job_create(training=…)`."""
-        usual = {"method": "sft", "layout": "padded"}
+        usual = {"method": "sft", "layout": "padded", "dtype": "fp32"}
         chosen = {name: value for name in usual if (value := self.cleaned_data.get(name)) and value != usual[name]}
         looks = {name: value for name in EVALUATION_FIELDS if (value := self.cleaned_data.get(name))}
         return {name: self.cleaned_data[name] for name in TRAINING_FIELDS} | chosen | looks
