@@ -4,6 +4,7 @@ is bought for it. Reads of job file and settings."""
 from __future__ import annotations
 
 import decimal
+import glob
 
 from django.conf import settings
 
@@ -38,6 +39,13 @@ def worker_price(job: Job) -> float:
     if not on_cluster(job):
         return float(settings.LOCAL_USD_PER_HOUR)
     return float(cluster_price(job.backend, is_spot=spot_wish(job) == "only", num_workers=1))
+
+
+def gpus_of(job: Job, num_workers: int) -> int:
+    """GPUs that so many workers of a job of fixed size hold: on this machine one for each, as far as it has them."""
+    if on_cluster(job):
+        return cluster_gpus(job.backend, num_workers)
+    return min(num_workers, len(glob.glob("/dev/nvidia[0-9]*")))
 
 
 def cluster_gpus(backend: str, num_workers: int) -> int:

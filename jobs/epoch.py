@@ -29,6 +29,7 @@ from jobs.selectors.planning import (
     rules_by_kind,
 )
 from jobs.selectors.policy_weights import leaders
+from jobs.selectors.quotas import unplanned
 from jobs.selectors.refusals import offer_refusals
 from jobs.services.epochs import Planned, Seen, not_overtaken, plans_store
 from jobs.services.plans import CALM, plans_claim
@@ -73,7 +74,8 @@ def epoch_read(*, now: dt.datetime, jobs: list[Job]) -> Epoch:
     rules = rules_by_kind(jobs=jobs, kinds=[ASK_KIND])
     offers = offers_for_planning()
     known = leaders(offers=[one.offer for one in offers if one.offer.is_spot])
-    return Epoch(now, jobs, rows, offers, rules, slot_s, every_s, known, refusals=offer_refusals(now=now))
+    refusals, others = offer_refusals(now=now), unplanned(jobs=jobs)
+    return Epoch(now, jobs, rows, offers, rules, slot_s, every_s, known, refusals=refusals, unplanned=others)
 
 
 def standing_of(epoch: Epoch, rows: JobRows, facts: PlanFacts, *, is_urgent: bool) -> Standing:

@@ -29,6 +29,7 @@ from jobs.selectors.planning import (
     held_by_offer,
     rule_in_force,
 )
+from jobs.selectors.quotas import Unplanned
 from jobs.selectors.refusals import Refusals
 from jobs.selectors.timings import boot_of, changeover_left, changeover_of, step_times
 from jobs.services.resizes import worker_limits
@@ -51,6 +52,7 @@ class Epoch:
     known: dict[tuple[str, str], PolicyWeights] = field(default_factory=dict)
     kinds: dict[tuple[str, str], tuple[Offer, Kind]] = field(default_factory=dict)  # that jobs of the selector were of
     refusals: dict[int, Refusals] = field(default_factory=dict)  # by offer
+    unplanned: Unplanned = field(default_factory=lambda: Unplanned({}, {}))  # what else counts against the quotas
     markets: Markets = field(init=False)
     limits: procurement.Settings = field(init=False)
     completions: dict[int, Completion | None] = field(init=False, default_factory=dict)  # by job, read once
@@ -61,6 +63,7 @@ class Epoch:
         self.held = held_by_offer(list(self.rows.values()))
         self.held_by_all = {offer: sum(jobs.values()) for offer, jobs in self.held.items()}
         self.gpus: dict[int, int] = defaultdict(int)
+        self.gpus.update(self.unplanned.gpus)
         self.by_team: dict[int, list[JobRows]] = defaultdict(list)
         self.lacking: dict[int, dict[int, tuple[float, int]]] = defaultdict(dict)  # team -> job -> (priority, machines)
         for rows in self.rows.values():
@@ -68,6 +71,8 @@ class Epoch:
             self.gpus[rows.job.team_id] += max(rows.gpus(), rows.ordered)
             if rows.state is not None and (lacks := rows.state.plan.get("lacks")):
                 self.lacking[rows.job.team_id][rows.job.pk] = (rows.state.priority, lacks)
+        for team, waiting in self.unplanned.waiting.items():
+            self.lacking[team] |= {one.job: (one.priority, one.num_gpus) for one in waiting}
 
     def completion(self, job: Job) -> Completion | None:
         """How far a job is from its target, as it was last fitted."""

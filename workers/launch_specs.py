@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import sys
 
@@ -103,8 +102,3 @@ def launch_command(attempt: Attempt) -> list[str]:
 def refused_snapshots(job: Job) -> list[str]:
     """Names of snapshots that no attempt is to go on with."""
     return sorted(job.snapshots.filter(kind="gradient", status="corrupt").values_list("name", flat=True))
-
-
-def num_gpus_held(job: Job) -> int:
-    """GPUs that a local run of `job` occupies: one a worker where this machine has them, else none."""
-    return min(job.num_workers, len(glob.glob("/dev/nvidia[0-9]*")))

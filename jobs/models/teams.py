@@ -23,7 +23,7 @@ class Team(PublicModel):
         max_digits=12, decimal_places=2, default=0, help_text="What costs at least this is costly; 0: everything"
     )
     max_gpus = models.PositiveIntegerField(
-        null=True, blank=True, help_text="GPUs that planned jobs of the team may hold together; none: no limit"
+        null=True, blank=True, help_text="GPUs that the jobs of the team may hold together; none: no limit"
     )
     forbid_own_approval = models.BooleanField(default=False, help_text="Nobody approves what they asked for")
 

@@ -12,7 +12,7 @@ from typing import Any
 from django.db.models import Count, F, Q, QuerySet
 
 from jobs.access import Viewer, visible
-from jobs.models import Job, PlanState, Team
+from jobs.models import Command, Job, PlanState, Team
 from jobs.selectors.costs import job_costs_usd
 from jobs.selectors.progress import Progress, progresses
 from jobs.selectors.spending import WARN_SHARE
@@ -33,7 +33,7 @@ class JobLine:
     job: Job
     progress: Progress
     cost_usd: Decimal
-    waits_for: str = ""  # what a planned job lacks, in words
+    waits_for: str = ""  # what a planned job lacks, or why the launch of another waits, in words
     place: int | None = None  # among the team's planned jobs that wait, by effective priority and then by age
     priority: dict[str, Any] | None = None  # of a planned job: jobs.scheduler.priority.Priority as last worked out
     waits_on: str = ""  # what that is, as a code
@@ -61,23 +61,34 @@ def jobs_listed(*, viewer: Viewer, team: Team, show: str = "all", order: str = "
 
 
 def job_lines(*, jobs: Iterable[Job], now: dt.datetime) -> list[JobLine]:
-    """Jobs with progress and cost. Five queries, however many jobs, and one more where planned jobs wait."""
+    """Jobs with progress and cost. Five queries, however many jobs, and one more where planned jobs wait, and where others do."""
     jobs = list(jobs)
     progress = progresses(jobs=jobs, now=now)
     spent = job_costs_usd(jobs=jobs, now=now)
     states = {s.job_id: s for s in PlanState.objects.filter(job__in=jobs)}
+    launches = launch_waits(jobs=[job for job in jobs if job.pk not in states])
     waits = any(state.waits_for for state in states.values())
     places = queue_places(teams={job.team_id for job in jobs}) if waits else {}
     return [
-        JobLine(job, progress[job.pk], spent.get(job.pk, Decimal(0)), *_queue(states.get(job.pk), places))
+        JobLine(job, progress[job.pk], spent.get(job.pk, Decimal(0)), *_queue(job, states, launches, places))
         for job in jobs
     ]
 
 
-def _queue(state: PlanState | None, places: dict[int, int]) -> tuple[str, int | None, dict[str, Any] | None, str]:
+def launch_waits(*, jobs: Iterable[Job]) -> dict[int, str]:
+    """Job -> why its launch has not come about yet, in words. One query where a job waits for one."""
+    waiting = [job.pk for job in jobs if job.status in ("queued", "recovering")]
+    rows = Command.objects.filter(job__in=waiting, kind="launch", status="issued").exclude(error="").order_by("id")
+    return dict(rows.values_list("job_id", "error")) if waiting else {}
+
+
+def _queue(
+    job: Job, states: dict[int, PlanState], launches: dict[int, str], places: dict[int, int]
+) -> tuple[str, int | None, dict[str, Any] | None, str]:
     """What it waits for, at which place, and with which priority."""
+    state = states.get(job.pk)
     if state is None:
-        return "", None, None, ""
+        return launches.get(job.pk, ""), None, None, ""
     return state.waits_for, places.get(state.job_id), state.plan.get("priority"), state.waits_on
 
 

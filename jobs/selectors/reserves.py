@@ -5,11 +5,10 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Decimal
 
-from django.db.models import Sum
-
 from jobs.models import Instance, Job, Offer, Quote
 from jobs.selectors.costs import instance_cost_usd
 from jobs.selectors.duds import job_hold
+from jobs.selectors.quotas import gpus_held
 
 RESERVE = dt.timedelta(minutes=1)  # of everything that is held: what it takes to save, leave and give back
 
@@ -24,8 +23,7 @@ def refusal(*, job: Job, offer: Offer, now: dt.datetime) -> str:
 def _quota(job: Job, offer: Offer) -> str:
     if job.team.max_gpus is None:
         return ""
-    living = Instance.objects.filter(team=job.team, offer__isnull=False).exclude(status="terminated")
-    held = int(living.aggregate(s=Sum("num_gpus"))["s"] or 0)
+    held = gpus_held(teams=[job.team_id]).get(job.team_id, 0)
     if held + (offer.num_gpus or 1) <= job.team.max_gpus:
         return ""
     return f"team quota: {held} of {job.team.max_gpus} GPUs are held or on their way"

@@ -8,6 +8,7 @@ from typing import Any
 
 from jobs.errors import StaleWrite
 from jobs.models import Attempt, Instance
+from jobs.services.plans import plans_ask_waiting
 from jobs.services.transitions import state_move
 
 
@@ -88,6 +89,7 @@ def instance_terminated(*, instance: Instance, now: dt.datetime, detail: str = "
         )
     except StaleWrite:
         return  # another watch confirmed it in the same moment
+    plans_ask_waiting(team=instance.team, now=now)
 
 
 def attempt_place(*, attempt: Attempt, handle: dict[str, Any], run_dir: str) -> None:

@@ -15,6 +15,7 @@ from jobs.errors import Conflict, Invalid
 from jobs.machines import MOVES, is_planned
 from jobs.models import Attempt, Command, Directive, Event, Job
 from jobs.places import place_of
+from jobs.selectors.quotas import growth_refusal
 from jobs.services.commands import command_issue, command_note, command_ring
 from jobs.services.directives import directive_issue
 from jobs.services.events import SYSTEM, TRAINER, Actor, event_append
@@ -105,6 +106,8 @@ def _must_be_possible(job: Job, num_workers: int) -> None:
         raise Conflict(f"{job.name} has no running attempt; it can be resized as soon as it trains.", status=job.status)
     if "resize" not in attempt.capabilities:
         raise Conflict("Its trainer does not know how to be resized; stop it and start it with another size.")
+    if why := growth_refusal(job=job, num_workers=num_workers):
+        raise Conflict(f"{job.name} cannot grow to {num_workers} workers: {why}.")
     if job.num_workers == num_workers:
         raise Conflict(f"{job.name} has {num_workers} workers already.", num_workers=num_workers)
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.utils import timezone
 
-from jobs.models import Attempt, Directive, Job
+from jobs.models import Attempt, Command, Directive, Instance, Job, Team
 from jobs.services.events import SYSTEM
 from jobs.services.jobs import job_pause, job_resume
-from tests.factories import NOW
+from tests.factories import NOW, make_job
 from tests.services import wait_until
 from tests.workers.test_launch import say_hello
 from tests.workers.world import command_of, ended, launched, make_filled_job, order, run_dir, script
+from trainer_client.backends import BackendError
+from workers.commands.launch import _give_up
+from workers.commands.registry import Work
 from workers.execute import command_execute
 from workers.watch import attempts_watch
 
@@ -34,6 +38,54 @@ def trains(job: Job) -> Attempt:
     say_hello(attempt)
     job.refresh_from_db()
     return attempt
+
+
+def test_a_launch_waits_with_the_reason_while_the_quota_is_held_from_the_moment_of_the_order(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs(SAVES)
+    monkeypatch.setattr("jobs.selectors.quotas.gpus_of", lambda job, num_workers: 2)
+    monkeypatch.setattr("workers.commands.launch.gpus_of", lambda job, num_workers: 2)
+    first = make_filled_job()
+    Team.objects.filter(pk=first.team_id).update(max_gpus=3)
+    second = make_job(first.team, status="queued", dataset=first.dataset, num_workers=1)
+    with monkeypatch.context() as broken:  # nothing has been started yet, but it is on its way
+        broken.setattr("workers.commands.launch._start", refuse)
+        assert command_execute(command_of(first, "launch").pk) == "retry"
+    waits = command_of(second, "launch")
+    assert command_execute(waits.pk) == "waiting"
+    waits.refresh_from_db()
+    assert (waits.error, second.attempts.count()) == ("team quota: 2 of 3 GPUs are held", 0)
+    held = Instance.objects.get(team=first.team)
+    assert (held.job, held.status, held.num_gpus) == (first, "requested", 2)
+    Command.objects.filter(kind="launch").update(due_at=NOW)
+    attempt = trains(first)
+    assert Instance.objects.get(team=first.team).status == "running"
+    stop = order(first, "stop", attempt=str(attempt.uuid))
+    wait_until(lambda: command_execute(stop.pk) == "done", within_s=20, what="it leaves")
+    Job.objects.filter(pk=first.pk).update(status="cancelled")
+    assert command_execute(waits.pk) == "done"
+
+
+def test_a_launch_that_is_given_up_frees_what_it_had_taken_of_the_quota(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs(["/no/such/program"])
+    monkeypatch.setattr("jobs.selectors.quotas.gpus_of", lambda job, num_workers: 2)
+    monkeypatch.setattr("workers.commands.launch.gpus_of", lambda job, num_workers: 2)
+    job = make_filled_job()
+    Team.objects.filter(pk=job.team_id).update(max_gpus=3)
+    monkeypatch.setattr("workers.commands.launch._lay_out", gone)
+    assert command_execute(command_of(job, "launch").pk) == "failed"
+    assert Instance.objects.get(job=job).status == "terminated"
+
+
+def refuse(*_: Any) -> None:
+    raise BackendError("not now", permanent=False)
+
+
+def gone(work: Work, attempt: Attempt) -> None:
+    _give_up(work, attempt, "A file is gone.")
 
 
 def test_a_paused_job_is_not_launched_until_it_goes_on(runs: Runs) -> None:

@@ -13,9 +13,10 @@ import time
 from django.conf import settings
 from django.db import transaction
 
-from jobs.clusters import cluster_gpus, on_cluster
+from jobs.clusters import gpus_of, on_cluster
 from jobs.machines import is_planned
-from jobs.models import Attempt, Job, Snapshot
+from jobs.models import Attempt, Instance, Job, Snapshot, Team
+from jobs.selectors.quotas import launch_refusal
 from jobs.services.attempts import attempt_finish, attempt_open
 from jobs.services.commands import command_note
 from jobs.services.events import SYSTEM
@@ -36,8 +37,9 @@ from workers.carry import state_carry
 from workers.commands.planned_start import machines_to_start_on, start_on_machines
 from workers.commands.registry import NotYet, Passing, Permanent, Result, Work, handles
 from workers.endings import attempt_conclude, is_over
-from workers.launch_specs import GRACE_S, launch_spec, num_gpus_held
+from workers.launch_specs import GRACE_S, launch_spec
 
+ROOM = dt.timedelta(seconds=10)  # until it is looked again whether the quota has room
 CLUSTER_AWAY = dt.timedelta(seconds=20)  # it comes back; the job waits for it as it would wait in its queue
 
 
@@ -74,20 +76,25 @@ def _backend(work: Work, attempt: Attempt) -> Backend:
 def _opened(work: Work) -> Attempt | None:
     """The attempt of this command: the one named in it, or a new one; None if the job is over or held."""
     with transaction.atomic():
+        team = Team.objects.select_for_update().get(pk=work.job.team_id)  # neither of two jobs sees the last of a quota
         job = Job.objects.select_for_update().get(pk=work.job.pk)
-        work.command.job = job
+        work.command.job, job.team = job, team
         if job.status in JOB_OVER:
             return None
         if named := work.command.result.get("attempt"):
             return Attempt.objects.select_related("job", "job__team").get(uuid=named)
         if job.status == "paused":
             return None  # its going on orders another launch
+        if not is_planned(job) and (why := launch_refusal(job=job, team=team)):
+            raise NotYet(why, ROOM)
         machines = machines_to_start_on(job=job, now=work.now()) if is_planned(job) else []
         attempt, secret = attempt_open(
             job=job, num_workers=len(machines) or job.num_workers, now=work.now(), resumed_from=_newest_snapshot(job)
         )
         if machines:
             machines_place(attempt=attempt, instances=machines)
+        elif team.max_gpus is not None:
+            _instance(work, attempt)  # its GPUs are taken from here on
         rundirs.token_write(attempt, secret)
         command_note(command=work.command, attempt=str(attempt.uuid))
     return attempt
@@ -136,16 +143,7 @@ def _start(work: Work, attempt: Attempt, backend: Backend) -> None:
     if is_planned(work.job):
         start_on_machines(work, attempt, backend)
         return
-    spec = launch_spec(attempt)
-    instance = instance_request(
-        attempt=attempt,
-        claim=spec.claim,
-        backend=work.job.backend,
-        kind="on_demand" if on_cluster(work.job) else "local",
-        num_gpus=_num_gpus(attempt),
-        price_usd_per_hour=_price(attempt),
-        now=work.now(),
-    )
+    spec, instance = launch_spec(attempt), _instance(work, attempt)
     try:
         handle = backend.launch(spec)
     except BackendError as error:
@@ -160,17 +158,24 @@ def _start(work: Work, attempt: Attempt, backend: Backend) -> None:
         instance_running(instance=instance, now=work.now(), provider_id=_provider_id(handle))
 
 
+def _instance(work: Work, attempt: Attempt) -> Instance:
+    """Where the attempt of a job of fixed size runs: one row for all its workers. Once for each attempt."""
+    return instance_request(
+        attempt=attempt,
+        claim=attempt.uuid.hex,
+        backend=work.job.backend,
+        kind="on_demand" if on_cluster(work.job) else "local",
+        num_gpus=gpus_of(work.job, attempt.world_size),
+        price_usd_per_hour=_price(attempt),
+        now=work.now(),
+    )
+
+
 def _price(attempt: Attempt) -> decimal.Decimal:
     """USD an hour from now on; a place in a cluster's queue costs nothing."""
     if on_cluster(attempt.job):
         return decimal.Decimal(0)
     return decimal.Decimal(str(settings.LOCAL_USD_PER_HOUR)) * attempt.world_size
-
-
-def _num_gpus(attempt: Attempt) -> int:
-    if on_cluster(attempt.job):
-        return cluster_gpus(attempt.job.backend, attempt.world_size)
-    return num_gpus_held(attempt.job)
 
 
 def _provider_id(handle: dict[str, object]) -> str:
@@ -186,4 +191,6 @@ def _give_up(work: Work, attempt: Attempt, why: str) -> None:
         word={"failure_class": "precheck", "message": why},
         actor=SYSTEM,
     )
+    for instance in attempt.instances.exclude(status="terminated"):
+        instance_terminated(instance=instance, now=work.now(), detail="never started")
     raise Permanent(why)

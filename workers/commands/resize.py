@@ -13,6 +13,7 @@ from typing import Any
 from jobs.errors import Invalid
 from jobs.models import Attempt, Directive
 from jobs.selectors.proofs import attempt_proof, heir_of
+from jobs.selectors.quotas import growth_refusal
 from jobs.services.commands import command_note
 from jobs.services.resizes import OPEN, SIZE_CHANGES, resize_begin, resize_done, resize_take_back, size_check
 from jobs.states import ATTEMPT_LIVE, JOB_OVER
@@ -87,6 +88,8 @@ def _attempt_to_leave(work: Work) -> Attempt:
         raise Permanent(
             f"The job has {attempt.world_size} workers by now; their ranks are no longer those that were meant."
         )
+    if why := growth_refusal(job=work.job, num_workers=work.args["num_workers"]):
+        raise Permanent(f"It cannot grow: {why}.")
     command_note(command=work.command, left=str(attempt.uuid))
     return attempt
 

@@ -88,7 +88,9 @@ class JobShape(StatefulShape):
     num_open_decisions = serializers.IntegerField()
     num_shards = serializers.IntegerField()
     progress = serializers.SerializerMethodField()
-    waits_for = serializers.SerializerMethodField(help_text="What a planned job lacks, in words; empty: nothing")
+    waits_for = serializers.SerializerMethodField(
+        help_text="What a planned job lacks, or why the launch of another waits, in words; empty: nothing"
+    )
     queue_place = serializers.SerializerMethodField(
         help_text="Among the team's planned jobs that wait, by effective priority and age, from 1"
     )

@@ -20,7 +20,7 @@ class TeamShape(RowShape):
     )
     forbid_own_approval = serializers.BooleanField()
     max_gpus = serializers.IntegerField(
-        allow_null=True, help_text="GPUs that planned jobs of the team may hold together; null: no limit"
+        allow_null=True, help_text="GPUs that the jobs of the team may hold together, in every backend; null: no limit"
     )
 
 

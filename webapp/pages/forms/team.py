@@ -66,5 +66,5 @@ class TeamForm(PageForm):
         required=False,
         min_value=0,
         max_value=1_000_000,
-        help_text="That planned jobs may hold together; empty: no limit",
+        help_text="That the jobs of the team may hold together, in every backend; empty: no limit",
     )
