@@ -170,6 +170,8 @@ def training_fields(config: FinetuneConfig) -> dict[str, Any]:
         "save_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
+        "activation_checkpointing": config.recompute == "layers",
+        "activation_checkpointing_kwargs": {"use_reentrant": False},
         "dataloader_num_workers": 0,
     }
 

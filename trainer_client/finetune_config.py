@@ -11,6 +11,7 @@ from typing import Any
 
 METHODS = ("sft", "dpo")
 LAYOUTS = ("padded", "packed")
+RECOMPUTE = ("none", "layers")
 SCHEDULES = ("constant", "constant_with_warmup", "linear", "cosine")
 
 
@@ -53,6 +54,7 @@ class FinetuneConfig:
     fidelity: str = "exact"
     parallel: str = "ddp"
     layout: str = LAYOUTS[0]
+    recompute: str = RECOMPUTE[0]
     check_every: int = 50
     async_snapshots: bool = False
     method: str = "sft"
@@ -131,6 +133,14 @@ def parser() -> argparse.ArgumentParser:
         choices=LAYOUTS,
         default=default.layout,
         help="a row for each sample, or whole samples packed into rows",
+    )
+    add(
+        "--recompute",
+        nargs="?",
+        choices=RECOMPUTE,
+        const="layers",
+        default=default.recompute,
+        help="activations of each layer are computed again in the backward pass: less memory for more time",
     )
     add("--lr_schedule", choices=SCHEDULES, default=default.lr_schedule)
     add("--dtype", choices=("fp32", "bf16"), default=default.dtype)

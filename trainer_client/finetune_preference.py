@@ -43,7 +43,7 @@ def preference_trainer(
         def encode(self, samples: Sequence[dict[str, Any]]) -> list[dict[str, list[int]]]:
             return super().encode([_as_generated(sample, bool(tokenizer.chat_template)) for sample in samples])
 
-    args = DPOConfig(**fields, max_length=config.seq_len, beta=config.beta, gradient_checkpointing=False)
+    args = DPOConfig(**fields, max_length=config.seq_len, beta=config.beta)
     mixture, shards = data
     return CounterflowDPOTrainer(
         model=model,
