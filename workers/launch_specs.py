@@ -14,6 +14,7 @@ from jobs.providers import AWS
 from jobs.selectors.machines import placed_machines
 from jobs.services.job_settings import TRAINING_CHOICES, TRAINING_RANGES
 from jobs.services.resizes import worker_limits
+from jobs.services.snapshot_places import snapshot_url
 from trainer_client.backends import LaunchSpec
 from workers import rundirs
 
@@ -43,6 +44,7 @@ def launch_spec(attempt: Attempt) -> LaunchSpec:
             "COUNTERFLOW_TOKEN_FILE": str(rundirs.token_file(attempt)),
             "COUNTERFLOW_RUN_DIR": str(folder),
             "COUNTERFLOW_SNAPSHOT_DIR": str(rundirs.snapshot_dir(attempt.job)),
+            **({"COUNTERFLOW_SNAPSHOT_URL": url} if (url := snapshot_url(attempt.job)) else {}),
             "COUNTERFLOW_REFUSE_SNAPSHOTS": ",".join(refused_snapshots(attempt.job)),
             **({"COUNTERFLOW_PLACES": ",".join(map(str, attempt.places))} if attempt.places else {}),
         },
@@ -89,6 +91,8 @@ def launch_command(attempt: Attempt) -> list[str]:
             words += [f"--{name}", str(int(value) if whole else value)]
     for name in TRAINING_CHOICES:
         words += [f"--{name}", job.training[name]] if name in job.training else []
+    if url := snapshot_url(job):
+        words += ["--snapshot_url", url]
     snapshot = job.config.get("snapshot") or {}
     words += ["--fidelity", snapshot["fidelity"]] if "fidelity" in snapshot else []
     words += ["--async_snapshots"] if snapshot.get("async_writes") else []

@@ -12,6 +12,7 @@ from jobs.providers import AWS, has_machines, planned_backend
 from jobs.scheduler.rules import completion, shard_loss, straggler
 from jobs.services.methods import METHODS, preference_errors
 from jobs.services.resources import resource_errors
+from jobs.services.snapshot_places import uri_errors
 
 RULE_SETTINGS: dict[str, Any] = {
     shard_loss.RULE: shard_loss.Settings(),
@@ -96,8 +97,8 @@ def job_file_checked(config: dict[str, Any], training: dict[str, Any], backend: 
     elif resources.get("spot_policy") not in (None, "on-demand", "auto", *policies):
         known = f"{', '.join(policies)}, on-demand or auto" if policies else "on-demand or auto"
         errors["resources.spot_policy"] = [f"No machines of this policy can be had here: {known}."]
-    if (config.get("snapshot") or {}).get("uri"):
-        errors["snapshot.uri"] = [f"The {backend} backend keeps snapshots in the job's own folder; leave this out."]
+    if (uri := (config.get("snapshot") or {}).get("uri")) and (wrong := uri_errors(str(uri), backend)):
+        errors["snapshot.uri"] = wrong
     if (config.get("snapshot") or {}).get("fidelity", FIDELITIES[0]) not in FIDELITIES:
         errors["snapshot.fidelity"] = [f"One of {', '.join(FIDELITIES)}."]
     errors |= preference_errors(config, training)

@@ -14,7 +14,12 @@ pytestmark = pytest.mark.django_db
         ({"resources": {"gpu": "H100"}}, "resources.gpu"),
         ({"resources": {"regions": ["eu"]}}, "resources.regions"),
         ({"resources": {"spot_policy": "spot"}}, "resources.spot_policy"),
-        ({"snapshot": {"uri": "s3://bucket"}}, "snapshot.uri"),
+        ({"snapshot": {"uri": "memory://bucket"}}, "snapshot.uri"),
+        ({"snapshot": {"uri": "https://example.org/bucket"}}, "snapshot.uri"),
+        ({"snapshot": {"uri": "/var/lib/snapshots"}}, "snapshot.uri"),
+        ({"snapshot": {"uri": "s3://key:secret@bucket/folder"}}, "snapshot.uri"),
+        ({"snapshot": {"uri": "sftp://host/folder"}}, "snapshot.uri"),  # paramiko is not installed
+        ({"snapshot": {"uri": "file:///etc"}}, "snapshot.uri"),  # whoever may run no commands may write nowhere
         ({"snapshot": {"fidelity": "close"}}, "snapshot.fidelity"),
         ({"run": "python train.py"}, "run"),
         ({"env": {"A": "1"}}, "env"),

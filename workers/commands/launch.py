@@ -38,6 +38,7 @@ from workers.commands.planned_start import machines_to_start_on, start_on_machin
 from workers.commands.registry import NotYet, Passing, Permanent, Result, Work, handles
 from workers.endings import attempt_conclude, is_over
 from workers.launch_specs import GRACE_S, launch_spec
+from workers.snapshot_places import place_refused
 
 ROOM = dt.timedelta(seconds=10)  # until it is looked again whether the quota has room
 CLUSTER_AWAY = dt.timedelta(seconds=20)  # it comes back; the job waits for it as it would wait in its queue
@@ -130,6 +131,8 @@ def _lay_out(work: Work, attempt: Attempt) -> None:
         rundirs.token_write(attempt, secret)
     if any(work.job.config.get(name) for name in ("run", "setup", "env")) and not settings.ALLOW_JOB_COMMANDS:
         _give_up(work, attempt, "This server no longer runs commands of job files (COUNTERFLOW_ALLOW_JOB_COMMANDS).")
+    if why := place_refused(attempt):
+        _give_up(work, attempt, why)
     rundirs.snapshot_dir(work.job).mkdir(parents=True, exist_ok=True)
     rundirs.command_write(attempt)
     try:

@@ -50,7 +50,9 @@ class ResourcesPart(Input):
 
 
 class SnapshotPart(Input):
-    uri = serializers.CharField(max_length=500, required=False)
+    uri = serializers.CharField(
+        max_length=500, required=False, help_text="Where snapshots lie, as s3://bucket/folder; empty: the job's folder"
+    )
     check_every = serializers.IntegerField(
         min_value=1,
         max_value=10_000_000,
