@@ -58,7 +58,8 @@ def fit_settings(training: dict[str, Any], fidelity: str) -> FitSettings:
     names = ("global_batch", "micro_batch", "seq_len", "lora")
     try:
         given: dict[str, Any] = {name: int(training[name]) for name in names if training.get(name) is not None}
-        return FitSettings(**given, precision=str(training.get("dtype") or "fp32"), fidelity=fidelity)
+        again = training.get("recompute") == "layers"
+        return FitSettings(**given, precision=str(training.get("dtype") or "fp32"), recompute=again, fidelity=fidelity)
     except (TypeError, OverflowError) as error:
         raise ValueError("batch, sequence length and LoRA rank are whole numbers") from error
 
@@ -77,7 +78,8 @@ def _reason(
     )
     text = f"{what} need about {needs:.1f} GiB of each GPU at micro-batch {wanted.micro_batch}."
     if at is None and smallest is None:
-        return f"{text} GPUs of {gpu_gib:g} GiB do not hold it in any number: take LoRA or a shorter sequence."
+        advice = "LoRA or a shorter sequence" if wanted.recompute else "LoRA, recompute or a shorter sequence"
+        return f"{text} GPUs of {gpu_gib:g} GiB do not hold it in any number: take {advice}."
     if at is None:
         assert smallest is not None
         slices = f"in slices (training.parallel: fsdp) from {smallest.num_workers} workers on"

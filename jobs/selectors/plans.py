@@ -14,7 +14,7 @@ from jobs.selectors.fits import job_fit
 
 MAX_PAST = 20
 # What a pace depends on, and what holds where a job does not say it.
-SAME = {"global_batch": None, "seq_len": None, "lora": None, "layout": "padded", "dtype": "fp32"}
+SAME = {"global_batch": None, "seq_len": None, "lora": None, "layout": "padded", "recompute": "none", "dtype": "fp32"}
 
 
 @dataclass

@@ -50,6 +50,7 @@ TRAINING_CHOICES: dict[str, tuple[str, ...]] = {
     "parallel": ("ddp", "fsdp"),  # a copy of the model on each worker, or slices of it
     "method": METHODS,  # answers to imitate, or pairs of answers to prefer
     "layout": ("padded", "packed"),  # a row for each sample, or whole samples packed into rows
+    "recompute": ("none", "layers"),  # activations that are computed again in the backward pass
     "dtype": ("fp32", "bf16"),  # of weights, moments and gradients
     "lr_schedule": ("constant", "constant_with_warmup", "linear", "cosine"),
     "on_nonfinite": ("skip", "apply", "stop"),  # a step whose gradient is not finite

@@ -9,6 +9,7 @@ import pytest
 from django.urls import reverse
 
 from jobs.selectors.fits import job_fit
+from jobs.services.job_settings import training_checked
 from tests.api.http import client_for, strict
 from tests.pages.world import signed_in, small_world
 
@@ -92,3 +93,11 @@ def test_a_job_in_slices_is_judged_as_one(settings, tmp_path):
     slices = job_fit(model=str(tmp_path), num_workers=4, training=training | {"parallel": "fsdp"})
     assert (copies.fits, slices.fits) == (False, True)
     assert slices.gpu_memory_gib < 80 < copies.gpu_memory_gib
+
+
+def test_a_job_that_computes_activations_again_needs_less(settings, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SEVEN_B))
+    training = training_checked({"recompute": "layers", "micro_batch": 4, "seq_len": 2048})
+    less = job_fit(model=str(tmp_path), num_workers=4, training=training)
+    kept = job_fit(model=str(tmp_path), num_workers=4, training=training | {"recompute": "none"})
+    assert less.gpu_memory_gib < kept.gpu_memory_gib
