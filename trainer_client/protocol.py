@@ -241,8 +241,9 @@ def snapshot_body(
     micro_step: int = 0,
     parts: Mapping[str, str] | None = None,
     detail: str = "",
+    save_s: float | None = None,
 ) -> dict[str, Any]:
-    """The body of `POST snapshots/`; `parts`: digests of the parts of the state that `digest` covers."""
+    """The body of `POST snapshots/`; `parts`: digests of the parts of the state that `digest` covers; `save_s`: what it took."""
     if kind not in SNAPSHOT_KINDS or status not in SNAPSHOT_STATUSES:
         raise ProtocolError(f"snapshot kind {kind!r} or status {status!r} is unknown")
     return {
@@ -257,7 +258,7 @@ def snapshot_body(
         "num_bytes": num_bytes,
         "digest": digest,
         "detail": detail[:500],
-    } | ({"parts": dict(parts)} if parts else {})
+    } | {**({"parts": dict(parts)} if parts else {}), **({"save_s": round(save_s, 3)} if save_s is not None else {})}
 
 
 def finish_body(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ class Draft:
     tensors: dict[str, Any]
     gradients: list[dict[str, Piece]]
     slices: dict[str, Any] = field(default_factory=dict)
+    begun_at: float = field(default_factory=time.perf_counter)
     trouble: str = ""
     stale: bool = False
     done: threading.Event = field(default_factory=threading.Event)
@@ -224,14 +226,14 @@ class StateSaver:
 
         snapshot = self.store.write(head["step"], fill, details, micro_step=head["micro_step"])
         self.store.verify(snapshot.path, from_disk=True)
-        self._announce(snapshot, head)
+        self._announce(snapshot, head, time.perf_counter() - draft.begun_at)
 
-    def _announce(self, snapshot: Snapshot, head: dict[str, Any]) -> None:
+    def _announce(self, snapshot: Snapshot, head: dict[str, Any], save_s: float) -> None:
         """It has been read back: tell, and delete the oldest."""
         report, step = self._trainer.session.report_snapshot, head["step"]
         told = {"snapshot": snapshot.name, "kind": "gradient", "step": step, "uri": self.store.uri_of(snapshot.name)}
         told |= {"micro_step": head["micro_step"], "num_bytes": snapshot.num_bytes, "digest": head["digest"]}
-        report(status="verified", parts=head["digest_parts"], **told)
+        report(status="verified", parts=head["digest_parts"], save_s=save_s, **told)
         for name in self.store.prune(self._trainer.options.keep_snapshots):
             uri = self.store.uri_of(name)
             report(snapshot=name, kind="gradient", status="deleted", step=step_of(name), uri=uri)

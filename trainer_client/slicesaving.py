@@ -7,6 +7,7 @@ stops all, in the same act. Behind the back of the training a thread of each ran
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -78,7 +79,7 @@ class SliceSaver(StateSaver):
                 self.store.abandon(folder, error)
             raise
         self._all(lambda: self.store.verify(snapshot.path, from_disk=True, only=self._is_own))
-        self._first(lambda: self._announce(snapshot, head))
+        self._first(lambda: self._announce(snapshot, head, time.perf_counter() - draft.begun_at))
 
     def _write_own(self, folder: Path, draft: Draft, flush: Flush) -> dict[str, Any]:
         """This rank's file, on its way to the disk; its size and checksum."""

@@ -11,6 +11,7 @@ from jobs.clusters import spot_wish
 from jobs.machines import is_planned
 from jobs.models import Attempt, Job
 from jobs.providers import AWS
+from jobs.selectors.graces import job_grace_s
 from jobs.selectors.machines import placed_machines
 from jobs.services.job_settings import TRAINING_CHOICES, TRAINING_RANGES
 from jobs.services.resizes import worker_limits
@@ -18,7 +19,6 @@ from jobs.services.snapshot_places import snapshot_url
 from trainer_client.backends import LaunchSpec
 from workers import rundirs
 
-GRACE_S = 30.0
 # Settings of a job that are flags of the launcher under the same name.
 FLAGS = (
     "global_batch", "micro_batch", "lr", "seq_len", "seed", "lora", "snapshot_every", "export_every", "eval_every",
@@ -50,7 +50,7 @@ def launch_spec(attempt: Attempt) -> LaunchSpec:
         },
         num_workers=attempt.world_size,
         run_dir=str(folder),
-        grace_s=GRACE_S,
+        grace_s=job_grace_s(job=attempt.job, before=attempt),
         tags={"counterflow": settings.DEPLOYMENT, "job": str(attempt.job.uuid), "attempt": str(attempt.uuid)},
         spot=spot_wish(attempt.job),
         machines=[machine.claim for machine in placed_machines(attempt=attempt)] if attempt.job.backend == AWS else (),

@@ -15,6 +15,7 @@ from django.utils import timezone
 from jobs.clusters import backends
 from jobs.models import Attempt
 from jobs.providers import has_machines
+from jobs.selectors.graces import GRACE_S, job_grace_s
 from jobs.services.instances import attempt_place
 from jobs.states import ATTEMPT_LIVE
 from trainer_client.backends import Backend, BackendError
@@ -26,7 +27,6 @@ from workers.rundirs import run_dir
 
 logger = structlog.get_logger(__name__)
 
-GRACE_S = 30.0
 YOUNG = dt.timedelta(minutes=2)  # a launch may be about to note its handle itself
 
 
@@ -57,7 +57,7 @@ def orphans_sweep(*, backend: Backend, now: dt.datetime) -> dict[str, str]:
         attempt = _attempt(str(handle["tags"].get("attempt", "")))
         if attempt is None or (not handle.get("folder", True) and attempt.status not in ATTEMPT_LIVE):
             logger.warning("orphan_stopped", backend=backend.name, claim=claim)
-            backend.stop(handle, GRACE_S)
+            backend.stop(handle, job_grace_s(job=attempt.job) if attempt is not None else GRACE_S)
             done[claim] = "stopped"
         elif not attempt.handle and now - attempt.created_at > YOUNG:
             attempt_place(attempt=attempt, handle=handle, run_dir=str(run_dir(attempt)))  # the watch does the rest

@@ -20,6 +20,7 @@ class Snapshot(StatefulModel):
     world_size = models.PositiveIntegerField(default=1)
     uri = models.CharField(max_length=500)
     num_bytes = models.BigIntegerField(default=0)
+    save_s = models.FloatField(null=True, help_text="Seconds from its beginning until it was read back")
     digest = models.CharField(max_length=80, blank=True)
     loaded_digest = models.CharField(
         max_length=80, blank=True, help_text="As loaded by the attempt that resumed from it"

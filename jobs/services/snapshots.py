@@ -29,6 +29,7 @@ def snapshot_note(
     digest: str = "",
     detail: str = "",
     parts: dict[str, str] | None = None,
+    save_s: float | None = None,
 ) -> Snapshot:
     """Record a snapshot or move it on. Repeats, and words that would take it back, change nothing.
 
@@ -41,6 +42,7 @@ def snapshot_note(
         "detail": detail,
         "world_size": world_size,
         "parts": parts or {},
+        "save_s": save_s,
     }
     found = Snapshot.objects.filter(job_id=attempt.job_id, name=name).order_by("-id").first()
     if found is None:

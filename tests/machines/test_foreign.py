@@ -77,7 +77,7 @@ def test_a_plain_script_leaves_for_an_order_and_goes_on_from_its_own_checkpoint(
     first.refresh_from_db()
     plain_job.refresh_from_db()
     assert (first.status, plain_job.status) == ("preempted", "recovering")
-    assert first.detail == leaving.STOPPED.format(leaving.NO_ORDERS)
+    assert first.detail == leaving.STOPPED.format(why=leaving.NO_ORDERS, grace_s=30.0)
     assert not Directive.objects.filter(attempt=first).exists()  # nobody would have fetched it
 
     saved = int((tmp_path / "checkpoint").read_text())
@@ -101,7 +101,7 @@ def test_a_script_deaf_to_sigterm_is_killed_after_its_grace(
     provider: Provider, runs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs(DEAF)
-    monkeypatch.setattr("workers.commands.stop.GRACE_S", 0.5)
+    monkeypatch.setattr("jobs.selectors.graces.GRACE_S", 0.5)
     job = planned_job()
     order(job, "procure", 1)
     attempt = until(lambda: live(job), "it starts")
@@ -124,7 +124,7 @@ def test_a_command_that_never_says_a_word_does_not_hold_up_an_order(
     switch = order(job, "switch_to_on_demand", 0, 1)
     until(lambda: done(switch) and held(job) == ["on_demand"], "only on-demand is held", within_s=45)
     first.refresh_from_db()
-    assert (first.status, first.detail) == ("preempted", leaving.STOPPED.format(leaving.NO_WORD))
+    assert (first.status, first.detail) == ("preempted", leaving.STOPPED.format(why=leaving.NO_WORD, grace_s=30.0))
     assert live(job) is not None
 
 
@@ -139,5 +139,8 @@ def test_a_trainer_that_does_not_fetch_its_order_is_stopped(
     idle = order(job, "idle", 0)
     until(lambda: done(idle) and not held(job), "it is gone", within_s=45)
     attempt.refresh_from_db()
-    assert (attempt.status, attempt.detail) == ("preempted", leaving.STOPPED.format(leaving.NO_ANSWER))
+    assert (attempt.status, attempt.detail) == (
+        "preempted",
+        leaving.STOPPED.format(why=leaving.NO_ANSWER, grace_s=30.0),
+    )
     assert attempt.directives.get(action="resize").status == "expired"

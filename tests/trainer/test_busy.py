@@ -13,8 +13,8 @@ from tests.trainer.worlds import base_config, run_world, write_shards
 pytestmark = pytest.mark.timeout(300)
 
 
-def _phases(folder: Path, parallel: str) -> dict[str, set[str | None]]:
-    """What the reporter of a real run says at several places of it."""
+def _phases(folder: Path, parallel: str) -> tuple[dict[str, set[str | None]], list[float]]:
+    """What the reporter of a real run says at several places of it, and what each of its saves took."""
     from trainer_client.finetune import _conclude, build_trainer
     from trainer_client.journal import Journal
     from trainer_client.session import Session, SessionConfig
@@ -26,6 +26,8 @@ def _phases(folder: Path, parallel: str) -> dict[str, set[str | None]]:
     session = Session(own, journal=Journal(config.gradient_snapshot_dir / "journal"))
     trainer: Any = build_trainer(config, session, load_shard_config(config.shard_config))
     seen: dict[str, set[str | None]] = {}
+    saves_s: list[float] = []
+    session.report_snapshot = lambda **told: saves_s.extend([told["save_s"]] if told["status"] == "verified" else [])  # type: ignore[method-assign]
 
     def noted(place: str, function: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -41,16 +43,18 @@ def _phases(folder: Path, parallel: str) -> dict[str, set[str | None]]:
     trainer.source.shards.held_out = noted("evaluation", trainer.source.shards.held_out)
     trainer.train()
     assert _conclude(trainer, session) == 0
-    return seen
+    return seen, saves_s
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_a_trainer_says_that_it_evaluates_saves_and_exports_and_nothing_in_a_step(folder: Path, parallel: str) -> None:
-    for seen in run_world(2, _phases, folder, parallel, folder=folder):
+    for rank, (seen, saves_s) in enumerate(run_world(2, _phases, folder, parallel, folder=folder)):
         assert seen["step"] == {""}
         assert "evaluation" in seen["evaluation"]
         assert seen.get("write", {"save"}) == {"save"}
         assert seen.get("export", {"export"}) == {"export"}
+        assert len(saves_s) == (3 if rank == 0 else 0)
+        assert all(0 < save_s < 60 for save_s in saves_s)
 
 
 @pytest.fixture

@@ -147,7 +147,7 @@ class SnapshotsView(TrainerView):
             attempt=attempt, name=plain(word.snapshot, 120), kind=word.kind, status=word.status, step=word.step,
             micro_step=word.micro_step, world_size=word.world_size, uri=plain(word.uri, 500), num_bytes=word.num_bytes,
             digest=plain(word.digest, 80), detail=plain(word.detail, MAX_MESSAGE), parts=parts_of(word.parts),
-            now=timezone.now(),
+            save_s=word.save_s, now=timezone.now(),
         )  # fmt: skip
         return answer_json({})
 

@@ -48,6 +48,7 @@ class SnapshotForm(Struct):
     digest: Annotated[str, Meta(max_length=80)] = ""
     parts: Parts | None = None
     detail: str = ""
+    save_s: Annotated[float, Meta(ge=0, le=1e6)] | None = None
 
 
 class EvaluationForm(Struct):

@@ -16,6 +16,7 @@ from django.db import transaction
 from jobs.clusters import gpus_of, on_cluster
 from jobs.machines import is_planned
 from jobs.models import Attempt, Instance, Job, Snapshot, Team
+from jobs.selectors.graces import job_grace_s
 from jobs.selectors.quotas import launch_refusal
 from jobs.services.attempts import attempt_finish, attempt_open
 from jobs.services.commands import command_note
@@ -37,7 +38,7 @@ from workers.carry import state_carry
 from workers.commands.planned_start import machines_to_start_on, start_on_machines
 from workers.commands.registry import NotYet, Passing, Permanent, Result, Work, handles
 from workers.endings import attempt_conclude, is_over
-from workers.launch_specs import GRACE_S, launch_spec
+from workers.launch_specs import launch_spec
 from workers.snapshot_places import place_refused
 
 ROOM = dt.timedelta(seconds=10)  # until it is looked again whether the quota has room
@@ -109,11 +110,12 @@ def _newest_snapshot(job: Job) -> Snapshot | None:
 def _predecessors_gone(work: Work, attempt: Attempt, backend: Backend) -> None:
     """Two trainers must not share a snapshot directory: earlier attempts are stopped and their end confirmed first."""
     for earlier in work.job.attempts.filter(fence__lt=attempt.fence).exclude(handle={}):
-        deadline = time.monotonic() + 2 * GRACE_S
+        grace_s = job_grace_s(job=work.job)
+        deadline = time.monotonic() + 2 * grace_s
         asked = False
         while not is_over(observed := backend.poll(earlier.handle)):
             if not asked:
-                backend.stop(earlier.handle, GRACE_S)
+                backend.stop(earlier.handle, grace_s)
                 asked = True
             if time.monotonic() > deadline:
                 raise Passing(f"{earlier} does not end; its processes still run.")

@@ -9,15 +9,15 @@ from __future__ import annotations
 import datetime as dt
 
 from jobs.models import Attempt, Job
+from jobs.selectors.graces import job_grace_s
 from jobs.services.directives import directive_issue
 from jobs.services.stops import stop_order
 from jobs.states import JOB_OVER
 from workers.commands.registry import Permanent, Work
-from workers.launch_specs import GRACE_S
 
 UNHEARD = dt.timedelta(seconds=60)  # trainers report every few seconds: an order not fetched within it reaches nobody
 LEAVES = "The trainer saves its state and leaves."
-STOPPED = f"{{}}; it is stopped: SIGTERM, {GRACE_S:g} s for what it saves by itself, then SIGKILL."
+STOPPED = "{why}; it is stopped: SIGTERM, {grace_s:g} s for what it saves by itself, then SIGKILL."
 NO_ORDERS = "Its command follows no order to leave"
 NO_ANSWER = f"Its trainer has not fetched the order to leave within {UNHEARD.total_seconds():g} s"
 NO_WORD = f"Its command has said nothing within {UNHEARD.total_seconds():g} s of its start"
@@ -57,7 +57,7 @@ def silent_stop(work: Work, attempt: Attempt, num_workers: int) -> str:
 
 def _stop(work: Work, attempt: Attempt, num_workers: int, why: str) -> str:
     _want(attempt, num_workers)
-    words = STOPPED.format(why)
+    words = STOPPED.format(why=why, grace_s=job_grace_s(job=attempt.job))
     stop_order(attempt=attempt, reason=words, now=work.now(), outcome="preempted")
     return words
 

@@ -6,6 +6,7 @@ import datetime as dt
 import time
 
 from jobs.models import Attempt, Command
+from jobs.selectors.graces import job_grace_s
 from jobs.services.attempts import attempt_finish
 from jobs.services.commands import command_note
 from jobs.services.events import SYSTEM
@@ -14,7 +15,6 @@ from trainer_client.backends import BackendError, Observation
 from workers.backend_access import backend_named
 from workers.commands.registry import NotYet, Passing, Permanent, Result, Work, handles
 from workers.endings import attempt_conclude, is_over
-from workers.launch_specs import GRACE_S
 
 CONFIRM_S = 15.0  # after the grace period, until the backend must have confirmed the end
 LOOK_S = 5.0  # how long one execution waits; a slow end must not keep a worker from what is urgent
@@ -38,7 +38,9 @@ def stop(work: Work) -> Result:
 
 
 def _grace_s(work: Work) -> float:
-    return float(work.args.get("grace_s", GRACE_S))
+    """As when it was asked: a save that is measured meanwhile changes nothing."""
+    given = work.args.get("grace_s") or work.command.result.get("grace_s")
+    return float(given if given is not None else job_grace_s(job=work.job))
 
 
 def _ask(work: Work, attempt: Attempt) -> None:
@@ -47,8 +49,9 @@ def _ask(work: Work, attempt: Attempt) -> None:
         return
     for instance in attempt.instances.exclude(status="terminated"):
         instance_terminating(instance=instance, now=work.now())
-    backend_named(attempt.job.backend).stop(attempt.handle, _grace_s(work))
-    command_note(command=work.command, asked_at=work.now().isoformat())
+    grace_s = _grace_s(work)
+    backend_named(attempt.job.backend).stop(attempt.handle, grace_s)
+    command_note(command=work.command, asked_at=work.now().isoformat(), grace_s=grace_s)
 
 
 def _seen_over(work: Work, attempt: Attempt) -> Observation:

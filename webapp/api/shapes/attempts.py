@@ -58,6 +58,7 @@ class SnapshotShape(StatefulShape):
     world_size = serializers.IntegerField()
     uri = serializers.CharField()
     num_bytes = serializers.IntegerField()
+    save_s = serializers.FloatField(allow_null=True, help_text="Seconds from its beginning until it was read back")
     digest = serializers.CharField()
     loaded_digest = serializers.CharField(help_text="As loaded by the newest attempt that resumed from it")
     proof = serializers.CharField(help_text="equal, different, or empty while no attempt has resumed from it")

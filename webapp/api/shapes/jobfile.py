@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
+from jobs.selectors.graces import HIGHEST_S, LOWEST_S
 from jobs.services.job_settings import FIDELITIES
 from webapp.api.shapes.fields import Input, InstantField
 
@@ -62,6 +63,12 @@ class SnapshotPart(Input):
     )
     fidelity = serializers.ChoiceField(
         FIDELITIES, required=False, help_text="Equal bits after a resize: with any number of workers, or with as many"
+    )
+    grace_s = serializers.FloatField(
+        min_value=LOWEST_S,
+        max_value=HIGHEST_S,
+        required=False,
+        help_text="Seconds between SIGTERM and SIGKILL when it is stopped or moved; usually three times its last save, at least 30",
     )
     async_writes = serializers.BooleanField(required=False, help_text="Write while training goes on")
 
