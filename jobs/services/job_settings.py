@@ -10,6 +10,7 @@ from jobs.errors import Invalid
 from jobs.machines import SPOT_POLICIES
 from jobs.providers import AWS, has_machines, planned_backend
 from jobs.scheduler.rules import completion, shard_loss, straggler
+from jobs.selectors.graces import GRACE_S, HIGHEST_S, LOWEST_S
 from jobs.services.methods import METHODS, preference_errors
 from jobs.services.resources import resource_errors
 from jobs.services.snapshot_places import uri_errors
@@ -102,6 +103,9 @@ def job_file_checked(config: dict[str, Any], training: dict[str, Any], backend: 
         errors["snapshot.uri"] = wrong
     if (config.get("snapshot") or {}).get("fidelity", FIDELITIES[0]) not in FIDELITIES:
         errors["snapshot.fidelity"] = [f"One of {', '.join(FIDELITIES)}."]
+    grace_s = (config.get("snapshot") or {}).get("grace_s", GRACE_S)
+    if isinstance(grace_s, bool) or not isinstance(grace_s, int | float) or not LOWEST_S <= grace_s <= HIGHEST_S:
+        errors["snapshot.grace_s"] = [f"Seconds, from {LOWEST_S:g} to {HIGHEST_S:g}."]
     errors |= preference_errors(config, training)
     if not django_settings.ALLOW_JOB_COMMANDS:
         for name in ("env", "setup", "run"):
