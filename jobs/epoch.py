@@ -94,8 +94,15 @@ def standing_of(epoch: Epoch, rows: JobRows, facts: PlanFacts, *, is_urgent: boo
     covered, left = _cover(epoch, rows, facts)
     return Standing(
         spot, on_demand, offer, since, len(rows.changes), covered, str(rows.cover) if covered else "", left,
-        is_urgent,
+        is_urgent, _restarts(rows),
     )  # fmt: skip
+
+
+def _restarts(rows: JobRows) -> bool:
+    """Whether the attempt that runs is a command of the job's own that follows no order to leave."""
+    if not rows.attempts or not rows.job.config.get("run"):
+        return False
+    return rows.attempts[-1].status == "running" and "resize" not in rows.attempts[-1].capabilities
 
 
 def _cover(epoch: Epoch, rows: JobRows, facts: PlanFacts) -> tuple[int, float]:

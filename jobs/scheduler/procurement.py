@@ -39,6 +39,7 @@ class Standing:
     covered_by: str = ""  # D-12
     covered_usd_left: float = 0.0
     is_urgent: bool = False  # something has happened that cannot wait for the hysteresis
+    restarts: bool = False  # what is held runs a command that follows no orders: a change throws it back
 
     @property
     def size(self) -> int:
@@ -143,6 +144,8 @@ def _may_change(facts: PlanFacts, wish: Wish, standing: Standing, settings: Sett
         return False
     if standing.is_urgent or _cannot_wait(wish, standing, settings):
         return True
+    if standing.restarts:  # what it has done since a checkpoint of its own, of which nothing is known, would be lost
+        return False
     return standing.since_change_s >= _rest_s(facts, settings) and standing.num_changes < settings.max_changes
 
 

@@ -102,7 +102,7 @@ def job_rows(*, jobs: Sequence[Job], now: dt.datetime, since: dt.datetime) -> di
     found = {job.pk: JobRows(job, getattr(job, "plan_state", None)) for job in jobs}
     columns = (
         "job_id", "fence", "world_size", "start_step", "last_step", "status", "created_at", "running_at", "ended_at",
-        "heartbeat_at",
+        "heartbeat_at", "capabilities",
     )  # fmt: skip
     for attempt in Attempt.objects.filter(job__in=found).order_by("fence").only(*columns):
         found[attempt.job_id].attempts.append(attempt)

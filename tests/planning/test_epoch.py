@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from jobs import epoch
 from jobs.epoch import plans_tick
 from jobs.models import Command, Decision, Job, PlanPoint, PlanState
+from jobs.plan_facts import facts_of
 from jobs.services.plans import plan_ask
 from tests.factories import NOW, make_team
 from tests.planning.world import hold, make_market, planned_job, quote, train
@@ -139,3 +140,23 @@ def test_an_epoch_that_was_overtaken_by_another_orders_nothing(monkeypatch: pyte
     assert plans_tick(now=NOW) == []
     assert Command.objects.filter(kind="procure").count() == 1
     assert PlanState.objects.get(job=job).planned_at == later(6)
+
+
+@pytest.mark.parametrize(
+    ("run", "capabilities", "restarts"),
+    [("python train.py", [], True), ("python train.py", ["resize"], False), ("", [], False)],
+)
+def test_it_is_known_whose_work_a_change_of_machines_throws_back(
+    run: str, capabilities: list[str], restarts: bool
+) -> None:
+    offer = make_market(spot=4)
+    job = planned_job(status="running")
+    Job.objects.filter(pk=job.pk).update(config={**job.config, **({"run": run} if run else {})})
+    hold(job, offer, 1)
+    attempt = train(job, workers=1, steps=50, step_time_s=20.0)
+    type(attempt).objects.filter(pk=attempt.pk).update(capabilities=capabilities)
+    job.refresh_from_db()
+    seen = epoch.epoch_read(now=NOW, jobs=[job])
+    rows = seen.rows[job.pk]
+    standing = epoch.standing_of(seen, rows, facts_of(seen, rows), is_urgent=False)
+    assert (standing.spot, standing.restarts) == (1, restarts)

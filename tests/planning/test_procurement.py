@@ -187,3 +187,15 @@ def test_speed_keeps_the_pace_that_runs_and_learns_what_more_workers_do_not_shor
     assert curve[0] == 0.0
     assert list(curve) == sorted(curve)
     assert pace_spread([1.0, 1.0]) < pace_spread([1.0, 1.5]) <= 0.4
+
+
+def test_a_command_that_a_change_throws_back_is_moved_only_for_what_cannot_wait() -> None:
+    plain = Standing(2, 0, "offer-b", restarts=True)
+    assert machines_proposal(facts(), wish(2), plain, SETTINGS) is None  # a cheaper offer
+    assert machines_proposal(facts(), wish(4), plain, SETTINGS) is None  # more spot
+    assert (
+        machines_proposal(facts(), wish(2), replace(plain, is_urgent=True), SETTINGS) is not None
+    )  # a machine was taken
+    assert machines_proposal(facts(), wish(0, 4, "guard"), replace(plain, covered=4), SETTINGS) is not None
+    assert machines_proposal(facts(), wish(0, 0, "budget"), plain, SETTINGS) is not None
+    assert machines_proposal(facts(), wish(4), replace(plain, restarts=False), SETTINGS) is not None
