@@ -12,7 +12,7 @@ import numpy as np
 from tests.trainer.worlds import base_config, joined_ledger, joined_losses, run_world, train_each, write_shards
 
 COUNTS = {"a": 17, "b": 9, "c": 23}
-Moment = int | tuple[int, int]
+Moment = int | tuple[int | str, int]
 
 
 @dataclass(frozen=True)
