@@ -18,6 +18,7 @@ import datetime as dt
 import json
 import os
 import random
+import signal
 import statistics
 import sys
 import time
@@ -254,6 +255,7 @@ def main() -> int:
         help="a PostgreSQL and a Redis, killed and started again as all else, instead of SQLite and the embedded Valkey",
     )  # fmt: skip
     words = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken down
     with contextlib.ExitStack() as stack:
         services = stack.enter_context(Services()) if words.own_services else None
         return chaos(words, services)
