@@ -50,8 +50,9 @@ class SimClient:
     def attach(self, token: str, *, folder: str, rank: int) -> None:
         self._call("PUT", f"/machines/{token}/attached", json={"folder": folder, "rank": rank})
 
-    def interrupt(self, token: str) -> dict[str, Any]:
-        record: Record = self._call("POST", f"/machines/{token}/interrupt")
+    def interrupt(self, token: str, notice_s: float | None = None) -> dict[str, Any]:
+        body = {} if notice_s is None else {"notice_s": notice_s}
+        record: Record = self._call("POST", f"/machines/{token}/interrupt", json=body)
         return record
 
     def kill(self, token: str) -> dict[str, Any]:

@@ -104,11 +104,11 @@ class Cloud:
             self.store.put(record)
             return record
 
-    def interrupt(self, token: str) -> Record:
-        """Give a notice now, as the market would."""
+    def interrupt(self, token: str, notice_s: float | None = None) -> Record:
+        """Give a notice now, as the market would; of another length where one is given."""
         with self.lock:
             record = self._known(token)
-            self._notice(record, _now())
+            self._notice(record, _now(), notice_s)
             return record
 
     def kill(self, token: str) -> Record:
@@ -186,9 +186,10 @@ class Cloud:
         for record in staying[count:]:
             self._notice(record, now_s)
 
-    def _notice(self, record: Record, now_s: float) -> None:
+    def _notice(self, record: Record, now_s: float, notice_s: float | None = None) -> None:
         if record["notice_at"] is None and record["status"] in ("pending", "running"):
-            record |= {"notice_at": now_s, "ends_by": round(now_s + self.options.notice_s, 6)}
+            ends_by = now_s + (self.options.notice_s if notice_s is None else notice_s)
+            record |= {"notice_at": now_s, "ends_by": round(ends_by, 6)}
             self.store.put(record)
 
     def _end(self, record: Record) -> None:

@@ -97,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
             case ["PUT", "machines", token, "attached"]:
                 return cloud.attach(token, str(body["folder"]), int(body["rank"]))
             case ["POST", "machines", token, "interrupt"]:
-                return cloud.interrupt(token)
+                return cloud.interrupt(token, float(body["notice_s"]) if "notice_s" in body else None)
             case ["POST", "machines", token, "kill"]:
                 return cloud.kill(token)
         raise Refused(404, "no_such_address", f"there is no {method} {address.path}")
