@@ -17,10 +17,12 @@ from jobs.clusters import worker_price
 from jobs.machines import is_planned
 from jobs.models import Attempt, Instance, Job
 from jobs.selectors.costs import instance_cost_usd
+from jobs.selectors.graces import job_graces_s
 from jobs.states import JOB_ACTIVE
 
 WARN_SHARE = Decimal("0.8")  # of the budget
 LEAVE_S = 60.0  # until the job itself has shown how long a change takes
+CONFIRM_S = 15.0  # after the grace, until the backend has confirmed the end
 LOOK_S = 6.0  # two periods of the sweep: one may be late
 _ended: dict[
     UUID, tuple[int, Decimal]
@@ -62,7 +64,7 @@ class Spending:
 
 
 def spendings(*, now: dt.datetime) -> list[Spending]:
-    """Every active job that has a budget and costs, or waits for a launch of its own. Four queries, one more for new ends."""
+    """Every active job that has a budget and costs, or waits for a launch of its own. Five queries, one more for new ends."""
     costs = Exists(Instance.objects.filter(job=OuterRef("pk")).exclude(status="terminated"))
     waits = Q(status__in=("queued", "recovering"), plan_state__isnull=True)
     jobs = Job.objects.filter(costs | waits, status__in=JOB_ACTIVE, budget_usd__isnull=False)
@@ -92,14 +94,25 @@ def _spendings(jobs: Sequence[Job], now: dt.datetime) -> list[Spending]:
 
 
 def leave_times_s(*, jobs: Iterable[Job]) -> dict[int, float]:
-    """Job id -> seconds that saving and leaving may take: what a start of it takes in the middle, as that moves the same state."""
+    """Job id -> seconds that saving and leaving may take: its grace, or what a start of it takes, as that moves the same state.
+
+    Two queries.
+    """
     by_id = {job.pk: job for job in jobs}
     rows = Attempt.objects.filter(job__in=by_id, running_at__isnull=False).order_by()
     starts: dict[int, list[float]] = defaultdict(list)
     for pk, made, ran in rows.values_list("job_id", "created_at", "running_at"):
         starts[pk].append((ran - made).total_seconds() if ran else 0.0)
     shortest = {pk: min(LEAVE_S, settings.PLAN_SLOT_S) if is_planned(job) else LEAVE_S for pk, job in by_id.items()}
-    return {pk: max(least, median(starts[pk]) if starts[pk] else 0.0) for pk, least in shortest.items()}
+    graces = job_graces_s(jobs=by_id.values())
+    return {
+        pk: max(
+            least,
+            median(starts[pk]) if starts[pk] else 0.0,
+            graces[pk] + CONFIRM_S if not is_planned(by_id[pk]) else 0.0,
+        )
+        for pk, least in shortest.items()
+    }
 
 
 def _ended_usd(jobs: Sequence[Job]) -> dict[int, Decimal]:

@@ -19,10 +19,9 @@ from jobs.services.directives import directive_issue
 from jobs.services.events import Actor, event_append
 from jobs.services.plans import plan_ask
 from jobs.services.resizes import moves_nudge
+from jobs.services.stops import stop_order
 from jobs.services.transitions import state_move
 from jobs.states import ATTEMPT_LIVE
-
-STOP_AGAIN = dt.timedelta(seconds=60)  # a stop that did not work is ordered again after that
 
 
 def living(job: Job) -> Attempt | None:
@@ -85,7 +84,7 @@ def pause_outlives(*, job: Job, now: dt.datetime) -> None:
 
 
 @transaction.atomic
-def job_hold(*, job: Job, why: str, grace_s: float, now: dt.datetime) -> None:
+def job_hold(*, job: Job, why: str, now: dt.datetime) -> None:
     """Pause a job for a reason of the system's own, and have what runs of it save, leave and cost no more. Harmless to repeat."""
     if job.status == "paused":
         Job.objects.filter(pk=job.pk, status="paused", held_for="").update(held_for=why[:300])
@@ -93,20 +92,4 @@ def job_hold(*, job: Job, why: str, grace_s: float, now: dt.datetime) -> None:
         state_move(job, "paused", now=now, text=f"{job.name} paused: {why}", held_for=why[:300])
     attempt = living(job)
     if attempt is not None:
-        attempt_stop(attempt=attempt, why=why, grace_s=grace_s, now=now)
-
-
-def attempt_stop(*, attempt: Attempt, why: str, grace_s: float, now: dt.datetime) -> None:
-    """One stop at a time; another one only when the last has had its chance. A trainer that is told so saves and leaves."""
-    earlier = Command.objects.filter(job=attempt.job, kind="stop", args__attempt=str(attempt.uuid)).order_by("-id")
-    last = earlier.first()
-    if last is not None and (last.status in ("issued", "claimed") or now - last.status_at < STOP_AGAIN):
-        return
-    command_issue(
-        job=attempt.job,
-        kind="stop",
-        key=f"stop:{attempt.uuid}" + (f":{earlier.count()}" if last else ""),
-        args={"attempt": str(attempt.uuid), "reason": why, "outcome": "preempted", "grace_s": grace_s},
-        queue="urgent",
-        now=now,
-    )
+        stop_order(attempt=attempt, reason=why, outcome="preempted", now=now)

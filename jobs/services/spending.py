@@ -18,11 +18,9 @@ from jobs.selectors.machines import target_of
 from jobs.selectors.spending import Spending, leave_times_s, spendings
 from jobs.services.commands import command_issue
 from jobs.services.events import event_append
-from jobs.services.pauses import STOP_AGAIN, attempt_stop, job_hold, living
+from jobs.services.pauses import job_hold, living
 from jobs.services.plans import plan_ask, plan_change_noted
-
-CONFIRM_S = 15.0  # of the time to leave, until the backend has confirmed the end
-MIN_GRACE_S = 30.0
+from jobs.services.stops import STOP_AGAIN, stop_order
 
 
 def budgets_sweep(*, now: dt.datetime) -> int:
@@ -54,7 +52,7 @@ def _fixed_end(one: Spending, now: dt.datetime) -> bool:
     """It is paused, and its attempt saves, leaves and costs no more."""
     job, is_new = one.job, not one.job.held_for
     with transaction.atomic():
-        job_hold(job=job, why=one.words, grace_s=max(MIN_GRACE_S, one.leave_s - CONFIRM_S), now=now)
+        job_hold(job=job, why=one.words, now=now)
         if is_new:
             _tell(one, "job.budget_reached", f"{job.name} stops before it passes its budget: {one.words}.", now)
     return is_new
@@ -63,7 +61,7 @@ def _fixed_end(one: Spending, now: dt.datetime) -> bool:
 def _planned_end(one: Spending, now: dt.datetime) -> bool:
     """Its machines are given back, as by the planner's `idle`; it waits for money."""
     text = f"{one.job.name} gives its machines back before it passes its budget: {one.words}."
-    if not machines_give_back(job=one.job, why=one.words, grace_s=one.leave_s, now=now):
+    if not machines_give_back(job=one.job, why=one.words, now=now):
         return False
     _tell(one, "job.budget_reached", text, now)
     return True
@@ -79,7 +77,7 @@ def _tell(one: Spending, kind: str, text: str, now: dt.datetime) -> None:
 
 
 @transaction.atomic
-def machines_give_back(*, job: Job, why: str, grace_s: float, now: dt.datetime) -> bool:
+def machines_give_back(*, job: Job, why: str, now: dt.datetime) -> bool:
     """Order a planned job off all its machines, unless that is the order in force. One that failed is given again after a minute,
     and the trainer that would not leave is stopped."""
     target = target_of(job=job)
@@ -91,7 +89,7 @@ def machines_give_back(*, job: Job, why: str, grace_s: float, now: dt.datetime) 
         if now - last.status_at < STOP_AGAIN:
             return False
         if (attempt := living(job)) is not None:
-            attempt_stop(attempt=attempt, why=why, grace_s=max(MIN_GRACE_S, grace_s), now=now)
+            stop_order(attempt=attempt, reason=why, outcome="preempted", now=now)
     command_issue(
         job=job,
         kind="idle",
@@ -124,14 +122,14 @@ def pauses_sweep(*, now: dt.datetime) -> int:
     for job in jobs:
         rest = dt.timedelta(seconds=max(settings.PLAN_SLOT_S, 2 * times[job.pk]))
         if now - job.status_at >= rest:
-            num += _pause_end(job, rest, times[job.pk], now)
+            num += _pause_end(job, rest, now)
     return num
 
 
 @transaction.atomic
-def _pause_end(job: Job, rest: dt.timedelta, grace_s: float, now: dt.datetime) -> bool:
+def _pause_end(job: Job, rest: dt.timedelta, now: dt.datetime) -> bool:
     why = f"it has been paused for {rest.total_seconds():,.0f} s"
-    if not machines_give_back(job=job, why=why, grace_s=grace_s, now=now):
+    if not machines_give_back(job=job, why=why, now=now):
         return False
     text = f"{job.name} saves and gives its machines back: {why}. They are bought again when it goes on."
     event_append(team=job.team, job=job, kind="job.idle", subject=job, now=now, text=text)

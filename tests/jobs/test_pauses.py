@@ -95,13 +95,12 @@ def test_a_trainer_that_does_its_last_step_before_it_hears_of_the_pause_has_succ
 def test_a_hold_has_the_attempt_save_and_leave_once_and_keeps_its_reason_until_the_job_goes_on() -> None:
     job, attempt = running()
     for seconds in (1, 4):
-        job_hold(job=job, why="budget: $4.90 of $5.00 are spent", grace_s=45.0, now=later(seconds))
+        job_hold(job=job, why="budget: $4.90 of $5.00 are spent", now=later(seconds))
     stop = Command.objects.get(job=job, kind="stop")
     assert stop.args == {
         "attempt": str(attempt.uuid),
         "reason": "budget: $4.90 of $5.00 are spent",
         "outcome": "preempted",
-        "grace_s": 45.0,
     }
     attempt_finish(attempt=attempt, now=later(30), outcome="preempted", word={})
     job.refresh_from_db()
@@ -112,9 +111,9 @@ def test_a_hold_has_the_attempt_save_and_leave_once_and_keeps_its_reason_until_t
 
 def test_a_stop_that_failed_is_ordered_again_after_a_minute() -> None:
     job, _ = running()
-    job_hold(job=job, why="budget", grace_s=30.0, now=later(0))
+    job_hold(job=job, why="budget", now=later(0))
     Command.objects.filter(job=job, kind="stop").update(status="failed", status_at=later(10))
-    job_hold(job=job, why="budget", grace_s=30.0, now=later(20))
+    job_hold(job=job, why="budget", now=later(20))
     assert Command.objects.filter(job=job, kind="stop").count() == 1
-    job_hold(job=job, why="budget", grace_s=30.0, now=later(71))
+    job_hold(job=job, why="budget", now=later(71))
     assert Command.objects.filter(job=job, kind="stop", status="issued").count() == 1

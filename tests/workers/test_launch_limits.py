@@ -1,8 +1,10 @@
-"""What keeps a launch from starting anything: a pause, and the team's quota."""
+"""What keeps a launch from starting anything: a pause, the team's quota, and the budget."""
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -10,7 +12,9 @@ from django.utils import timezone
 
 from jobs.models import Attempt, Command, Directive, Instance, Job, Team
 from jobs.services.events import SYSTEM
+from jobs.services.job_changes import job_change
 from jobs.services.jobs import job_pause, job_resume
+from jobs.services.spending import budgets_sweep
 from tests.factories import NOW, make_job
 from tests.services import wait_until
 from tests.workers.test_launch import say_hello
@@ -78,6 +82,32 @@ def test_a_launch_that_is_given_up_frees_what_it_had_taken_of_the_quota(
     monkeypatch.setattr("workers.commands.launch._lay_out", gone)
     assert command_execute(command_of(job, "launch").pk) == "failed"
     assert Instance.objects.get(job=job).status == "terminated"
+
+
+def test_a_job_at_its_budget_saves_and_leaves_and_goes_on_with_more_of_it(runs: Runs, settings: Any) -> None:
+    settings.LOCAL_USD_PER_HOUR = 3600.0  # a dollar a second
+    runs(SAVES)
+    job = make_filled_job(budget_usd="1000.00")
+    attempt = trains(job)
+    assert budgets_sweep(now=timezone.now()) == 0
+    begun = Instance.objects.get(job=job).started_at
+    assert begun is not None
+    assert budgets_sweep(now=begun + dt.timedelta(seconds=940)) == 1
+    stop = command_of(job, "stop")
+    Command.objects.filter(pk=stop.pk).update(due_at=begun)
+    wait_until(lambda: command_execute(stop.pk) == "done", within_s=20, what="it leaves")
+    attempt.refresh_from_db()
+    job.refresh_from_db()
+    assert (job.status, attempt.status) == ("paused", "preempted")
+    assert Instance.objects.get(job=job).status == "terminated"
+    assert not job.commands.filter(kind="launch", status="issued").exists()
+    job_change(job=job, changes={"budget_usd": Decimal(2000)}, now=timezone.now(), actor=SYSTEM)
+    job.refresh_from_db()
+    job_resume(job=job, now=timezone.now(), actor=SYSTEM)
+    assert command_execute(command_of(job, "launch").pk) == "done"
+    say_hello(job.attempts.get(fence=2))
+    job.refresh_from_db()
+    assert job.status == "running"
 
 
 def refuse(*_: Any) -> None:

@@ -176,8 +176,8 @@ def world_move(work: Work, keep: list[Instance]) -> None:
     attempt = newest_live(work.job)
     enough = len(keep) >= worker_limits(job=work.job)[0]
     if attempt is None:
-        if not enough or not keep:
-            return  # the launch waits for machines by itself
+        if not enough or not keep or work.job.status == "paused":
+            return  # the launch waits for machines, or for the end of the pause, by itself
         launch_call(work)
         raise NotYet("The workers are being started.", LOOK_AGAIN)
     fits = {m.pk for m in placed_machines(attempt=attempt)} == {m.pk for m in keep}
