@@ -9,24 +9,30 @@ import pytest
 
 from tests.trainer.paths import COUNTS
 from tests.trainer.worlds import base_config, run_world, train, write_shards
-from trainer_client.models import TinySpec, build_tiny
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     write_shards(tmp_path, COUNTS)
-    build_tiny(TinySpec.parse("tiny:60k"), ["say red green blue amber"] * 4, tmp_path / "model", seed=0, seq_len=48)
     return tmp_path
 
 
 def train_apart(folder: Path, leave_at: int | None, fields: dict[str, Any]) -> dict[str, Any] | str:
-    """Each rank with a folder of its own; what came of it, or the error that ended it."""
+    """Each rank with a folder of its own, if no other is given; what came of it, or the error that ended it."""
     import os
 
-    own = folder / f"machine-{os.environ['RANK']}" / "snapshots"
-    config = base_config(folder, model=str(folder / "model"), steps=6, gradient_snapshot_dir=own, **fields)
+    from torch import distributed
+
+    from trainer_client.models import TinySpec, build_tiny
+
+    rank = int(os.environ["RANK"])
+    if rank == 0:
+        build_tiny(TinySpec.parse("tiny:60k"), ["red green blue amber"], folder / "model", seed=0, seq_len=48)
+    if distributed.is_initialized():
+        distributed.barrier()
+    own = {"model": str(folder / "model"), "gradient_snapshot_dir": folder / f"machine-{rank}" / "snapshots"}
     try:
-        return train(config, (), leave_at)
+        return train(base_config(folder, **own | {"steps": 6} | fields), (), leave_at)
     except OSError as error:
         return str(error)
 
@@ -52,8 +58,8 @@ def test_a_worker_that_does_not_see_the_folder_ends_the_start_and_no_snapshot_is
 def test_machines_that_share_only_an_address_fetch_a_copy_each(folder: Path, parallel: str) -> None:
     """Slices are saved in a shared folder, and can be gone on with from an address alone."""
     url = f"local://{folder}/bucket/job"
-    fields = {"snapshot_url": url, "parallel": parallel, "model": str(folder / "model"), "steps": 6}
-    run_world(2, train, base_config(folder, **fields), (), 5, folder=folder)
+    shared = {"snapshot_url": url, "parallel": parallel, "gradient_snapshot_dir": folder / "snapshots"}
+    run_world(2, train_apart, folder, 5, shared, folder=folder)
     saved = snapshots(folder / "bucket" / "job")
     apart = {"snapshot_url": url, "parallel": parallel, "resume": True}
     ranks = run_world(2, train_apart, folder, None, apart, folder=folder)
