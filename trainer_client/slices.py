@@ -33,7 +33,7 @@ class Slices:
         policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
         for module in (*blocks(model), model):
             # One at a time: weights that lie in a mapped file come into memory only now, and most of them go again.
-            agreement.copy_from_first(_brought(module, device))
+            agreement.copy_from_first(_brought(module, device, has_content=agreement.rank == 0))
             fully_shard(module, mesh=mesh, mp_policy=policy)
         self.model = model
         self.groups = [module for module in model.modules() if isinstance(module, FSDPModule)]
@@ -97,11 +97,14 @@ def blocks(model: nn.Module) -> list[nn.Module]:
     return [*max(lists, key=_num_elements)] if lists else []
 
 
-def _brought(module: nn.Module, device: torch.device) -> Iterator[torch.Tensor]:
-    """What is not in slices yet, on `device`."""
+def _brought(module: nn.Module, device: torch.device, *, has_content: bool) -> Iterator[torch.Tensor]:
+    """What is not in slices yet, on `device`: as it is, or room for what another rank has.
+
+    Room of its own: what is written over a mapped file stays in memory for as long as anything of that file is in use.
+    """
     for tensor in chain(module.parameters(), module.buffers()):
         if not isinstance(tensor, DTensor):
-            tensor.data = tensor.data.to(device)
+            tensor.data = tensor.data.to(device) if has_content else torch.empty_like(tensor.data, device=device)
             yield tensor
 
 
