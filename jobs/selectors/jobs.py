@@ -15,6 +15,7 @@ from jobs.access import Viewer, visible
 from jobs.models import Command, Job, PlanState, Team
 from jobs.selectors.costs import job_costs_usd
 from jobs.selectors.progress import Progress, progresses
+from jobs.selectors.quotas import TO_PLAN
 from jobs.selectors.spending import WARN_SHARE
 from jobs.states import JOB_ACTIVE, JOB_OVER
 
@@ -89,6 +90,8 @@ def _queue(
     state = states.get(job.pk)
     if state is None:
         return launches.get(job.pk, ""), None, None, ""
+    if job.status == "paused":  # the last plan was made before
+        return "", None, state.plan.get("priority"), ""
     return state.waits_for, places.get(state.job_id), state.plan.get("priority"), state.waits_on
 
 
@@ -97,7 +100,7 @@ def queue_places(*, teams: set[int]) -> dict[int, int]:
 
     One whose machines are on their way has had its turn.
     """
-    waiting = Job.objects.filter(team__in=teams, status__in=JOB_ACTIVE, plan_state__isnull=False)
+    waiting = Job.objects.filter(team__in=teams, status__in=TO_PLAN, plan_state__isnull=False)
     waiting = waiting.exclude(plan_state__waits_on__in=("", "machines", "held"))
     rows = waiting.order_by("-plan_state__priority", "submitted_at", "pk").values_list("pk", "team_id")
     places: dict[int, int] = {}

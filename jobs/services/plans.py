@@ -6,7 +6,7 @@ import datetime as dt
 
 from jobs.models import Job, PlanState, Team
 from jobs.models.plans import MAY_COME
-from jobs.states import JOB_ACTIVE
+from jobs.selectors.quotas import TO_PLAN
 
 PACE_MOVE = 0.3  # a step time that is off by such a share is news
 PACE_CHANGED = "Its pace has changed."
@@ -26,9 +26,7 @@ def plan_ask(*, job: Job, now: dt.datetime, why: str) -> None:
 
 def plans_ask_waiting(*, team: Team, now: dt.datetime) -> None:
     """Machines have ended: those that wait for room and come first are planned at once."""
-    waiting = PlanState.objects.filter(
-        waits_on__in=MAY_COME, job__team=team, job__status__in=JOB_ACTIVE, due_at__gt=now
-    )
+    waiting = PlanState.objects.filter(waits_on__in=MAY_COME, job__team=team, job__status__in=TO_PLAN, due_at__gt=now)
     first = list(waiting.order_by("-priority", "job__submitted_at", "pk").values_list("pk", flat=True)[:MAX_ASKED])
     if first:
         PlanState.objects.filter(pk__in=first, due_at__gt=now).update(due_at=now, why=ROOM)

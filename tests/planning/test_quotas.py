@@ -149,6 +149,17 @@ def test_a_paused_planned_job_counts_with_what_it_still_holds(team: Team) -> Non
     assert spot_ordered(job) == 1
 
 
+def test_a_paused_job_waits_for_nothing_and_has_no_place(team: Team, slurm_job: Callable[..., Job]) -> None:
+    slurm_job(4, running=True)
+    make_market(spot=4)
+    first, second = planned_job(team, priority=5), planned_job(team)
+    plans_tick(now=NOW)
+    assert [line.place for line in job_lines(jobs=[first, second], now=NOW)] == [1, 2]
+    job_pause(job=first, now=later(1), actor=SYSTEM)
+    lines = job_lines(jobs=[first, second], now=later(1))
+    assert [(line.place, line.waits_on) for line in lines] == [(None, ""), (1, "quota")]
+
+
 def test_a_job_does_not_grow_beyond_the_quota(team: Team, slurm_job: Callable[..., Job]) -> None:
     slurm_job(2, running=True)
     job = slurm_job(2, running=True)

@@ -153,7 +153,7 @@ def _submit(request: PageRequest, job: Job) -> str:
 
 def _pause(request: PageRequest, job: Job) -> str:
     job_pause(job=job, now=timezone.now(), actor=Actor.person(request.user))
-    return f"{job.name} is paused: its trainer holds at the next step, and nothing is started for it."
+    return f"{job.name} is paused: a trainer that runs holds at its next step, and nothing is started for it."
 
 
 def _resume(request: PageRequest, job: Job) -> str:
