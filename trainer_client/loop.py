@@ -34,13 +34,13 @@ from trainer_client.fence import StaleAttempt
 from trainer_client.gradnorm import clip, gradient_norm
 from trainer_client.indexed import IndexedSource
 from trainer_client.journal import Journal
-from trainer_client.looptools import LoopArgs, NoExport, by_sample, cut_with_optimizer, without_fused
+from trainer_client.looptools import LoopArgs, NoExport, by_sample, cut_with_optimizer
 from trainer_client.mixture import MixtureError
 from trainer_client.nextstep import StepPlanner
 from trainer_client.nonfinite import NonfiniteGuard
 from trainer_client.options import BidirectionalOptions
 from trainer_client.owntime import OWN
-from trainer_client.parallel import accumulation_for, are_cut, resumption_for, saver_for
+from trainer_client.parallel import accumulation_for, are_cut, resumption_for, saver_for, without_fused
 from trainer_client.permutation import combine
 from trainer_client.resuming import FallBack, Resumption, check_fidelity
 from trainer_client.session import Leave, Session, SessionConfig
@@ -94,8 +94,6 @@ class ElasticLoop:
         host = cast("BidirectionalMixin", self)  # it has all that these ask of a trainer
         if are_cut(host):
             self.slices = cut_with_optimizer(model, optimizer, self.agreement)
-        if options.parallel == "fsdp":
-            without_fused(optimizer)
         self.ranks_are_free = self.slices is None
         self.lr_scheduler = scheduler or torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
         self.args = LoopArgs(steps, seed, next(model.parameters()).device, max_grad_norm)
@@ -158,6 +156,7 @@ class ElasticLoop:
         if self.resumption is not None:
             self.resumption.put_back()
             self.step = self.resumption.loaded.step
+        without_fused(cast("BidirectionalMixin", self))
         begin_session(cast("BidirectionalMixin", self), self.args.max_steps)
 
     def accumulation_in(self, mode: str) -> Accumulation:

@@ -53,13 +53,6 @@ def cut_with_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, agree
     return slices
 
 
-def without_fused(optimizer: torch.optim.Optimizer) -> None:
-    """On the CPU a fused optimizer rounds the last few elements of a tensor otherwise: bits would depend on where slices end."""
-    for group in optimizer.param_groups:
-        if group.get("fused") and all(parameter.device.type == "cpu" for parameter in group["params"]):
-            group["fused"] = False
-
-
 def by_sample(loss: torch.Tensor, count: Any, shard: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     """Losses [N] and counts [N]. A sum of the whole micro-batch stands with its first sample, if all are of one `shard` [N]."""
     counts = torch.as_tensor(count, device=loss.device)

@@ -34,17 +34,22 @@ def are_cut(trainer: BidirectionalMixin) -> bool:
 
 
 def fit_to_slices(trainer: BidirectionalMixin) -> None:
-    """Change or refuse (`ValueError`) what does not go with slices in the trainer's arguments."""
-    if trainer.options.parallel != "fsdp":
-        return
-    if trainer.model_init is not None or not trainer.place_model_on_device:
+    """Refuse (`ValueError`) what does not go with slices in the trainer's arguments."""
+    if trainer.options.parallel == "fsdp" and (trainer.model_init is not None or not trainer.place_model_on_device):
         raise ValueError(
             "a model in slices is placed while it is cut: leave out model_init, place_model_on_device, fp16_full_eval and "
             "bf16_full_eval"
         )
-    if trainer.args.device.type == "cpu" and trainer.args.optim == "adamw_torch_fused":
-        # It rounds the last few elements of a tensor otherwise, on the CPU: bits would depend on where slices end.
-        trainer.args.optim = type(trainer.args.optim)("adamw_torch")
+
+
+def without_fused(trainer: BidirectionalMixin) -> None:
+    """With slices, also of one worker, no fused optimizer on the CPU, whether it was made so or a snapshot says so.
+
+    It rounds the last few elements of a tensor otherwise: bits would depend on where slices end.
+    """
+    for group in trainer.optimizer.param_groups if trainer.options.parallel == "fsdp" else ():
+        if group.get("fused") and all(parameter.device.type == "cpu" for parameter in group["params"]):
+            group["fused"] = False
 
 
 def exporter_for(trainer: BidirectionalMixin) -> WeightsExporter:

@@ -32,7 +32,7 @@ from trainer_client.nextstep import StepPlanner
 from trainer_client.nonfinite import NonfiniteGuard
 from trainer_client.options import BidirectionalOptions
 from trainer_client.owntime import OWN
-from trainer_client.parallel import accumulation_for, are_cut, exporter_for, resumption_for, saver_for
+from trainer_client.parallel import accumulation_for, are_cut, exporter_for, resumption_for, saver_for, without_fused
 from trainer_client.permutation import combine
 from trainer_client.resuming import FallBack, Resumption, check_fidelity
 from trainer_client.session import Leave, Session
@@ -140,6 +140,7 @@ class BidirectionalMixin(_Base):
         if self.resumption is not None:
             self.resumption.put_back()
             self.state.global_step = self.resumption.loaded.step
+        without_fused(self)
         begin_session(self, max_steps)
         return prepared
 

@@ -63,3 +63,11 @@ def test_a_model_in_slices_goes_on_with_other_workers_and_loses_nothing(tmp_path
         assert_nothing_lost(found[name], copies)
     for stages in found.values():
         assert_proved(stages)
+
+
+def test_slices_that_go_on_with_what_copies_saved_end_with_the_same_bits_in_any_world(tmp_path: Path) -> None:
+    """Copies use a fused optimizer, which their snapshot says, and which rounds the ends of a slice otherwise."""
+    ways = {f"in {world}": Course((2, world), (1,), {}, (DDP, FSDP)) for world in (1, 2, 3)}
+    found = run_paths(tmp_path, ways, global_batch=4, steps=40, lr=1e-2)
+    for world in (2, 3):
+        assert_equal_bits(found[f"in {world}"][1:], found["in 1"][1])
