@@ -61,7 +61,7 @@ def _used(rule: Rule, job: Job, now: dt.datetime) -> Usage:
     proposals in the same moment the second sees what the first has used."""
     if not rule.limits:
         return Usage()
-    Team.objects.select_for_update().get(pk=job.team_id)
+    Team.objects.select_for_update(no_key=True).get(pk=job.team_id)
     return rule_usage(rule=rule, job=job, now=now)
 
 

@@ -78,7 +78,8 @@ def _backend(work: Work, attempt: Attempt) -> Backend:
 def _opened(work: Work) -> Attempt | None:
     """The attempt of this command: the one named in it, or a new one; None if the job is over or held."""
     with transaction.atomic():
-        team = Team.objects.select_for_update().get(pk=work.job.team_id)  # neither of two jobs sees the last of a quota
+        # Neither of two jobs sees the last of a quota.
+        team = Team.objects.select_for_update(no_key=True).get(pk=work.job.team_id)
         job = Job.objects.select_for_update().get(pk=work.job.pk)
         work.command.job, job.team = job, team
         if job.status in JOB_OVER:
