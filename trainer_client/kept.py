@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trainer_client.training_state import LoadedState
@@ -10,73 +10,57 @@ from trainer_client.training_state import LoadedState
 if TYPE_CHECKING:
     from trainer_client.trainer import BidirectionalMixin
 
+Settings = dict[str, Any]
 
-def say_kept(trainer: BidirectionalMixin, loaded: LoadedState) -> None:
-    """Before anything is put back. What directives have changed since is not what was given, and is passed over."""
+
+def settings_given(trainer: BidirectionalMixin) -> Settings:
+    """By name, before anything is put back. A Trainer has no schedule then; a loop of one's own has no rate in its arguments."""
+    args, mixture = trainer.args, trainer.source.mixture.state_dict(0)
+    is_loop = not hasattr(args, "learning_rate")
+    rate = _first(getattr(trainer.lr_scheduler, "base_lrs", None)) if is_loop else float(args.learning_rate)
+    decay = _decay(trainer.optimizer.param_groups) if is_loop else float(args.weight_decay)
+    return _settings(mixture, args.seed, rate, decay)
+
+
+def say_kept(trainer: BidirectionalMixin, given: Settings, loaded: LoadedState) -> None:
+    """Where the snapshot has something else than what is `given`. What directives have changed since is passed over."""
+    head, tensors = loaded.head, loaded.tensors
+    rate = _first(tensors["scheduler"].get("base_lrs"))
+    planned = None if rate is None else rate / float(head["training"]["lr_factor"])
+    saved = _settings(head["mixture"], head["seed"], planned, _decay(tensors["optimizer"]["param_groups"]))
+    changed = set(_changed(head["mixture"]["log"]))
     kept = [
-        f"{name} {_words(saved)} (given: {_words(given)})"
-        for name, saved, given in _pairs(trainer, loaded)
-        if saved is not None and given is not None and saved != given
+        f"{name} {saved[name]} (given: {given[name]})"
+        for name in saved
+        if name not in changed and name in given and saved[name] != given[name]
     ]
     if kept:
         what = ", ".join(kept)
         trainer.session.say(f"kept from the snapshot: {what}; directives can change data and rate of a run", "warning")
 
 
-def _pairs(trainer: BidirectionalMixin, loaded: LoadedState) -> Iterator[tuple[str, Any, Any]]:
-    """(name, in the snapshot, given now); None for unknown."""
-    saved, now = loaded.head["mixture"], trainer.source.mixture.state_dict(0)
-    changed = set(_changed(saved["log"]))
-    if "" not in changed:
-        yield "global_batch", saved["global_batch"], now["global_batch"]
-    yield "seed", loaded.head["seed"], trainer.args.seed
-    factor = float(loaded.head["training"]["lr_factor"])
-    yield "lr", _rounded(_first_rate(loaded.tensors["scheduler"]), factor), _rounded(_given_rate(trainer), 1.0)
-    yield "weight_decay", _decay(loaded.tensors["optimizer"]["param_groups"]), _given_decay(trainer)
-    before, given = (dict(zip(state["names"], state["weight"], strict=True)) for state in (saved, now))
-    both = [name for name in before if name in given and name not in changed and before[name] != given[name]]
-    yield "weights", {name: before[name] for name in both}, {name: given[name] for name in both}
+def _settings(mixture: Mapping[str, Any], seed: int, rate: float | None, decay: float) -> Settings:
+    """In words; a rate as far as a product and a quotient leave it."""
+    weights = zip(mixture["names"], mixture["weight"], strict=True)
+    found = {"global_batch": str(mixture["global_batch"]), "seed": str(seed), "weight_decay": f"{decay:.9g}"}
+    found |= {} if rate is None else {"lr": f"{rate:.9g}"}
+    return found | {f"weight of {name}": f"{weight:.9g}" for name, weight in weights}
 
 
-def _changed(log: list[dict[str, Any]]) -> Iterator[str]:
-    """Shards whose weight directives have set; an empty name for the size of the global batch."""
+def _changed(log: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Names of what directives have set."""
     for change in log:
         if change["action"] == "set_global_batch":
-            yield ""
+            yield "global_batch"
         elif change["action"] == "set_weights":
-            yield from change["weights"]
+            yield from (f"weight of {name}" for name in change["weights"])
         elif change.get("weight") is not None:
-            yield change["shard"]
+            yield f"weight of {change['shard']}"
 
 
-def _first_rate(scheduler: Any) -> float | None:
-    rates = scheduler.get("base_lrs") if isinstance(scheduler, Mapping) else getattr(scheduler, "base_lrs", None)
+def _first(rates: Any) -> float | None:
     return float(rates[0]) if rates else None
 
 
-def _given_rate(trainer: BidirectionalMixin) -> float | None:
-    """A Trainer has no schedule yet; a loop of one's own has no rate among its arguments."""
-    if hasattr(trainer.args, "learning_rate"):
-        return float(trainer.args.learning_rate)
-    return _first_rate(trainer.lr_scheduler)
-
-
-def _decay(groups: list[dict[str, Any]]) -> float:
+def _decay(groups: Iterable[Mapping[str, Any]]) -> float:
     return max(float(group.get("weight_decay", 0.0)) for group in groups)
-
-
-def _given_decay(trainer: BidirectionalMixin) -> float:
-    if hasattr(trainer.args, "weight_decay"):
-        return float(trainer.args.weight_decay)
-    return _decay(trainer.optimizer.param_groups)
-
-
-def _rounded(rate: float | None, factor: float) -> float | None:
-    """The planned rate, as far as a product and a quotient leave it."""
-    return float(f"{rate / factor:.9g}") if rate is not None else None
-
-
-def _words(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {weight:g}" for name, weight in value.items())
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainer_client.digests import combined_digest, differing_parts, part_digests, state_digest
-from trainer_client.kept import say_kept
+from trainer_client.kept import say_kept, settings_given
 from trainer_client.partialstep import PartialStep, Sums, sums_for, takers, together, work_of
 from trainer_client.saving import UNREADABLE, compute_environment, proof
 from trainer_client.snapshots import SnapshotCorrupt
@@ -43,6 +43,7 @@ class Resumption:
         self._trainer, self.loaded, self._fall_back = trainer, loaded, fall_back
         self.digest, self.parts = "", dict[str, str]()
         self.partial: PartialStep | None = None
+        self._given = settings_given(trainer)
 
     def put_back(self) -> None:
         """Load, compare, and fall back until it fits (collective)."""
@@ -50,6 +51,7 @@ class Resumption:
             trouble = self._attempt()
             troubles = [text for text in self._trainer.agreement.gather(trouble) if text]
             if not troubles:
+                say_kept(self._trainer, self._given, self.loaded)
                 self._let_go()
                 return
             self._give_up_on(troubles[0])
@@ -179,8 +181,7 @@ class Resumption:
 
 def check_fidelity(trainer: BidirectionalMixin, loaded: LoadedState) -> None:
     """What of the fidelity does not hold from the first step on is said: a step that is under way goes on in the mode in which it
-    was begun, and equal bits need equal machines. So is what is kept from the snapshot."""
-    say_kept(trainer, loaded)
+    was begun, and equal bits need equal machines."""
     mode, partial = trainer.options.fidelity, loaded.partial
     if partial is not None and partial["mode"] != mode:
         trainer.session.say(
