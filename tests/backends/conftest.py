@@ -13,10 +13,10 @@ import pytest
 
 from tests.backends.bench import Bench, folder_for_all
 from tests.backends.kube_emulator import Kubelet, KubeServer
-from tests.backends.ray_head import RayHead
+from tests.backends.ray_head import PYTHON, RayHead, has_ray
 from tests.backends.skypilot_nodes import TASK, SkyPilotNodes
 from tests.backends.slurm_cluster import SlurmCluster
-from tests.services import wait_until
+from tests.services import require_service, wait_until
 from trainer_client.backends import get_backend
 from trainer_client.backends.kubernetes_objects import Place
 
@@ -109,20 +109,22 @@ def kubernetes(kube_server: KubeServer, tmp_path: Path) -> Iterator[Bench]:
 
 
 @pytest.fixture(scope="session")
-def ray_address() -> Iterator[str]:
-    """A real Ray on loopback, where Ray is installed; it is too large to be installed for tests alone."""
-    pytest.importorskip("ray", reason="Ray is not installed (pip install 'ray[default]')")
+def ray_head() -> Iterator[RayHead]:
+    """A real Ray on loopback, where one is installed: it is large, and has an environment of its own in CI."""
+    require_service("Ray", has_ray(), "COUNTERFLOW_RAY_PYTHON names no interpreter with it (requirements-ray.txt)")
     with folder_for_all() as folder:
         head = RayHead(folder)
         try:
-            yield head.start()
+            head.start()
+            yield head
         finally:
             head.stop()
 
 
 @pytest.fixture
-def ray(ray_address: str, tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(get_backend("ray", address=ray_address, bundle={"CPU": 1.0}), tmp_path, claims=uuid.uuid4().hex[:6])
+def ray(ray_head: RayHead, tmp_path: Path) -> Iterator[Bench]:
+    backend = get_backend("ray", address=ray_head.address, python=PYTHON, bundle={"CPU": 1.0})
+    bench = Bench(backend, tmp_path, claims=uuid.uuid4().hex[:6])
     yield bench
     bench.clear()
 

@@ -6,13 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.backends.bench import WAIT, Bench
-from tests.services import free_port
+from tests.backends.ray_head import CPUS, PYTHON, RayHead
+from tests.services import free_port, wait_until
 from trainer_client.backends import BackendError, LaunchSpec, get_backend
 from trainer_client.backends.rank_files import launch_folder
 
@@ -26,6 +28,26 @@ def test_a_worker_of_ray_that_is_lost_takes_its_rank_along_and_ends_the_others(r
     seen = ray.over(handle)
     assert {worker["exit_code"] for worker in seen.workers} == {81}  # type: ignore[index]
     assert not rank.is_running()
+
+
+def test_a_node_that_is_lost_ends_the_launch_and_the_rank_on_the_other_node_leaves_in_order(
+    ray_head: RayHead, ray: Bench
+) -> None:
+    node = ray_head.join(CPUS - 1)
+    try:
+        wide = get_backend("ray", address=ray_head.address, python=PYTHON, bundle={"CPU": CPUS - 1.0})
+        bench = Bench(wide, ray.folder, claims=uuid.uuid4().hex[:6])  # one rank fills most of a node
+        handle = bench.launch(WAIT)
+        bench.ready()
+        ranks = [psutil.Process(worker.pid) for worker in bench.seen(handle, "running").workers]
+        node.kill()
+        seen = bench.over(handle)
+        codes = sorted(worker["exit_code"] for worker in seen.workers if worker["exit_code"] is not None)  # type: ignore[index]
+        assert 81 in codes, "the one on the head had time to leave"
+        assert seen.state == "exited"
+        wait_until(lambda: not any(rank.is_running() for rank in ranks), within_s=30, what="no rank is left")
+    finally:
+        node.kill()
 
 
 def test_faults_are_told_from_refusals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
