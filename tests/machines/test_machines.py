@@ -282,3 +282,21 @@ def test_on_demand_beside_spot_stands_in_the_region_of_that_and_not_where_it_is_
     Command.objects.filter(pk=command.pk).update(args={"spot": 1, "on_demand": 1, "offer": str(spot.uuid)})
     until(lambda: holdings(job).usable == 2, "both run")
     assert {row.offer.region for row in machines(job) if row.offer} == {"east-1"}
+
+
+def test_a_move_to_another_offer_takes_the_wishes_for_the_first_back_though_they_fill_the_quota(
+    provider: Provider,
+) -> None:
+    job = planned_job()
+    Team.objects.filter(pk=job.team_id).update(max_gpus=2)
+    there = Offer.objects.get(is_spot=True)
+    gone = Offer.objects.create(
+        provider="simulated", region="gone-1", instance_type="v100-1x", is_spot=True, num_gpus=1
+    )
+    Quote.objects.create(offer=gone, at=timezone.now(), price_usd_per_hour="0.01")
+    for offer in (gone, there):
+        command = order(job, "migrate", 2)
+        Command.objects.filter(pk=command.pk).update(args={"spot": 2, "on_demand": 0, "offer": str(offer.uuid)})
+        turn()
+    until(lambda: holdings(job).spot == 2, "both run where there are any")
+    assert {(row.offer, row.status) for row in machines(job)} == {(gone, "terminated"), (there, "running")}

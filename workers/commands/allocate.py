@@ -91,13 +91,16 @@ def _ask(work: Work, target: Target) -> str:
         held, region = [m for m in _held(work.job) if m.notice_at is None], _region_of(work, target)
         for is_spot, wanted in ((True, target.spot), (False, target.on_demand)):
             there = [m for m in held if (m.kind == "spot") == is_spot]
-            if not is_spot and (stuck := _better_elsewhere(work, there, region)):
-                machines_release(instances=stuck, now=work.now())
-                there = [m for m in there if m not in stuck]
-            gap = wanted - len(_of_offer(there, target) if is_spot else _of_region(there, region))
+            right = _of_offer(there, target) if is_spot else _of_region(there, region)
+            stuck = [] if is_spot else _better_elsewhere(work, right, region)
+            # Wishes for what is not wanted any more go first: they count against the quota, and could still come true.
+            wrong = [m for m in there if m.status == "requested" and (m not in right or m in stuck)]
+            machines_release(instances=wrong, now=work.now())
+            right = [m for m in right if m not in wrong]
+            gap = wanted - len(right)
             for _ in range(max(0, gap)):
                 refused = refused or _request(work, target, is_spot, region)
-            unwanted = [m for m in there if m.status == "requested"][: max(0, -gap)]
+            unwanted = [m for m in right if m.status == "requested"][: max(0, -gap)]
             machines_release(instances=unwanted, now=work.now())
     try:
         machines_sync(rows=machines_of(job=work.job).filter(status__in=(*ASKED, "terminating")), now=work.now())
