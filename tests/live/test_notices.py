@@ -55,6 +55,23 @@ def test_many_sends_from_many_threads_use_one_loop(monkeypatch: pytest.MonkeyPat
     assert len(loops) == 1
 
 
+def test_at_the_end_of_a_process_what_waits_is_carried_and_no_thread_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+
+    class SlowLayer:
+        async def group_send(self, group: str, message: dict[str, Any]) -> None:
+            await asyncio.sleep(0.02)
+            sent.append(message["kind"])
+
+    monkeypatch.setattr(notices, "get_channel_layer", lambda: SlowLayer())
+    publisher = notices.Publisher()
+    for number in range(5):
+        publisher.put("g", {"kind": f"k{number}"})
+    publisher.end()
+    assert sent == [f"k{number}" for number in range(5)]
+    assert not publisher.thread.is_alive()
+
+
 def test_telemetry_of_a_job_is_announced_a_few_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[str] = []
     monkeypatch.setattr(notices, "ring_local", lambda group, notice: sent.append(group))

@@ -8,6 +8,7 @@ layer is down, notices are dropped: browsers see it by sequence numbers, and fee
 from __future__ import annotations
 
 import asyncio
+import atexit
 import collections
 import logging
 import os
@@ -40,19 +41,30 @@ class Publisher:
         self.dark_until = 0.0
         self.loop = asyncio.new_event_loop()
         self.awake = asyncio.Event()
-        threading.Thread(target=self._run, name="live-notices", daemon=True).start()
+        self.is_ending = False
+        self.thread = threading.Thread(target=self._run, name="live-notices", daemon=True)
+        self.thread.start()
+        atexit.register(self.end)
 
     def put(self, group: str, notice: Notice) -> None:
         """From any thread; returns at once."""
         self.waiting.append((group, notice))
         self.loop.call_soon_threadsafe(self.awake.set)
 
+    def end(self) -> None:
+        """Carry what waits and end, or give up after a while: a command's last notice is sent, and a thread that lived on in an
+        interpreter that is taken down could abort the process on its way through an extension."""
+        if os.getpid() == self.pid:
+            self.is_ending = True
+            self.loop.call_soon_threadsafe(self.awake.set)
+            self.thread.join(2 * SEND_TIMEOUT_S)
+
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_until_complete(self._carry())
 
     async def _carry(self) -> None:
-        while True:
+        while not self.is_ending or self.waiting:
             try:
                 await asyncio.wait_for(self.awake.wait(), REPORTED_EVERY_S if self.late else None)
             except TimeoutError:
