@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ FACTOR = 20.0
 GAP_S = 300
 TICKS_OF_TWIN = 20  # how long the twin takes, in ticks of the market: its tempo follows from the speed of this machine
 AVAILABILITY = [2] * 4 + [1] * 4 + [0] * 50 + [2] * 20 + [1] * 10 + [2] * 5
+LEAD_S = 25.0  # of the market before the job, in which its past is read and the planner is compiled
 PRICE_SPOT, PRICE_ON_DEMAND = 0.5, 3.0
 NOTICE_S = 10
 
@@ -46,7 +48,7 @@ def market_environment(folder: Path) -> dict[str, str]:
     trace = folder / "market-trace.json"
     trace.write_text(json.dumps({"gap_s": GAP_S, "past_ticks": 20 * len(AVAILABILITY), "zones": {"east-1a": zone}}))
     return {
-        "COUNTERFLOW_MARKET": f"trace={trace},factor={FACTOR:g},boot_s=1,notice_s={NOTICE_S}",
+        "COUNTERFLOW_MARKET": f"trace={trace},factor={FACTOR:g},boot_s=1,notice_s={NOTICE_S},closed=1",
         "COUNTERFLOW_PLAN_SLOT_S": "5",
         "COUNTERFLOW_PLAN_EVERY_S": "5",
     }
@@ -69,11 +71,18 @@ def market_form(deadline_s: float) -> dict[str, Any]:
     return {**_common("market-job"), "deadline": stamp, "budget": BUDGET_USD, "resources": resources}
 
 
-def market_wind(folder: Path, twin_s: float) -> None:
-    """Set the market of the installation in `folder` to where the job begins, in a tempo by which every run sees the same of it."""
+def market_open(folder: Path, twin_s: float) -> float:
+    """Open the market of the installation in `folder`, in a tempo by which every run sees the same of it.
+
+    Returns the moment at which the job begins, about `LEAD_S` from now, in seconds since 1970.
+    """
     address = (folder / "market" / "address").read_text()
-    clock = {"tick": 0, "tick_s": round(twin_s / TICKS_OF_TWIN, 3)}
-    httpx.put(f"{address}/clock", json=clock, timeout=10, trust_env=False).raise_for_status()
+    tick_s = round(twin_s / TICKS_OF_TWIN, 3)
+    ticks = math.ceil(LEAD_S / tick_s)
+    httpx.put(
+        f"{address}/clock", json={"tick": -ticks, "tick_s": tick_s}, timeout=10, trust_env=False
+    ).raise_for_status()
+    return time.time() + ticks * tick_s
 
 
 def twin_form() -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,27 @@ def test_a_market_that_is_wound_goes_on_from_there_in_the_new_tempo_also_after_a
         assert told == [(10, 5), (30, 6), (50, 4)]
     with pytest.raises(ValueError, match="longer than 0"):
         cloud.wind(0, 0.0)
+
+
+def test_a_closed_market_tells_its_whole_past_once_it_is_opened(
+    tmp_path: Path, clock: Clock, store: MachineStore
+) -> None:
+    given = replace(options(tmp_path, [1.0, 2.0, 3.0], [4, 5, 6]), closed=1)
+    trace = Path(given.trace)
+    trace.write_text(json.dumps({**json.loads(trace.read_text()), "past_ticks": 6}))
+    cloud = Cloud(given, store)
+    assert cloud.quotes(0.0) == []
+    with pytest.raises(Refused, match="no .* to be had"):
+        cloud.create("a", SPOT, {})
+    at(cloud, clock, 10)
+    cloud.wind(-2, 20.0)
+    told = [quote for quote in cloud.quotes(T0 + 9) if quote["is_spot"]]
+    assert told[0]["at_s"] < T0 + 9
+    assert [q["num"] for q in cloud.quotes(T0 + 10.5) if q["is_spot"]] == []
+    at(cloud, clock, 50.5)
+    assert [(q["at_s"] - T0, q["num"]) for q in cloud.quotes(T0 + 10.5) if q["is_spot"]][-1] == (50, 4)
+    cloud.create("a", SPOT, {})
+    assert Cloud(given, store).quotes(T0 + 40), "it stays open"
 
 
 def test_a_provider_that_was_away_bills_the_prices_that_it_missed(

@@ -35,6 +35,8 @@ class Cloud:
         self.options, self.store, self.faults = options, store, Faults()
         self.lock = threading.RLock()
         self.market = SimMarket(options, store.fact("origin_s", round(time.time(), 6)), store.fact("tick_s", 0.0))
+        self.is_open = not options.closed or store.fact("tick_s", 0.0) > 0
+        self.has_new_past = False
 
     def create(self, token: str, offer: OfferName, tags: dict[str, str]) -> Record:
         """A machine for `token`; the same token again gives the same machine, whatever has become of it."""
@@ -56,7 +58,10 @@ class Cloud:
         return record
 
     def wind(self, tick: int, tick_s: float) -> None:
-        """Go on from the beginning of `tick` (0: the first after the past), each tick as long as said; prices stay as they are."""
+        """Go on from the beginning of `tick`, each tick as long as said; prices stay as they are. A closed market opens.
+
+        0 is the first tick after the past, -1 the last of it.
+        """
         if not tick_s > 0:
             raise ValueError("a tick must last longer than 0 s")
         with self.lock:
@@ -64,12 +69,13 @@ class Cloud:
             self.store.fact_set("origin_s", origin_s)
             self.store.fact_set("tick_s", tick_s)
             self.market = SimMarket(self.options, origin_s, tick_s)
+            self.has_new_past, self.is_open = not self.is_open, True
 
     def _find_room(self, offer: OfferName) -> None:
         if offer not in self.market.offers:
             raise Refused(404, "no_such_offer", f"there is no offer {offer}")
         count = self.market.quote(offer, _now()).availability
-        full = count is not None and len(self._held(offer)) >= count
+        full = not self.is_open or (count is not None and len(self._held(offer)) >= count)
         if full or self.faults.strikes("capacity"):
             raise Refused(409, "no_capacity", f"no {MACHINE} to be had in {offer.zone or offer.region}")
 
@@ -138,8 +144,13 @@ class Cloud:
         return [r for r in recent if r["id"] is not None and not self.faults.hides(r, now_s)]
 
     def quotes(self, after_s: float) -> list[dict[str, Any]]:
-        """What has changed since `after_s`, for every offer."""
+        """What has changed since `after_s`, for every offer; the whole past when a closed market has opened."""
         now_s = _now()
+        with self.lock:
+            if not self.is_open:
+                return []
+            after_s = 0.0 if self.has_new_past else after_s
+            self.has_new_past = False
         found = [q for offer in self.market.offers for q in self.market.changes(offer, after_s, now_s)]
         facts = [{"at_s": q.at_s, "price": str(q.price_usd_per_hour), "num": q.availability} for q in found]
         return [{**q.offer._asdict(), "instance_type": MACHINE, **fact} for q, fact in zip(found, facts, strict=True)]

@@ -22,6 +22,7 @@ class MarketOptions:
     boot_s: float = 1.0
     end_s: float = 0.3
     trace: str = ""  # a file with the market instead of a generated one
+    closed: int = 0  # 1: tells no past and has no machines until its clock is set
     port: int = 0  # 0: any free one
 
     def __post_init__(self) -> None:
