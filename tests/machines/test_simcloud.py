@@ -96,7 +96,7 @@ def test_a_closed_market_tells_its_whole_past_once_it_is_opened(
     trace.write_text(json.dumps({**json.loads(trace.read_text()), "past_ticks": 6}))
     cloud = Cloud(given, store)
     assert cloud.quotes(0.0) == []
-    with pytest.raises(Refused, match="no .* to be had"):
+    with pytest.raises(Refused, match=r"no .* to be had"):
         cloud.create("a", SPOT, {})
     at(cloud, clock, 10)
     cloud.wind(-2, 20.0)
