@@ -36,7 +36,7 @@ status: ## say whether it runs, and where
 test: install-dev ## run the test suite, in two processes (JOBS=0: in this one)
 	@$(PY) -m pytest -n $(JOBS) --no-loadscope-reorder $(PYTEST_ARGS)
 
-demo: install ## the main job headless, from submit to report (PART=market: one whose machines come and go; MODEL=smollm2)
+demo: install ## two jobs headless, from submit to report: one whose data goes wrong, one whose machines come and go (PART=main, PART=market: that one; MODEL=smollm2)
 	@exec $(PY) manage.py demo --model $(MODEL) $(addprefix --part ,$(PART))
 
 check: install-dev ## style, types, import arrows, migrations, generated files up to date

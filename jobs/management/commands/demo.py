@@ -1,4 +1,4 @@
-"""`manage.py demo`: the main job, or one under a moving market, headless, in an installation of its own under var/demo.
+"""`manage.py demo`: the main job and one under a moving market, headless, in an installation of its own under var/demo.
 
 Exit status 0 only if every part of it happened; the last line of output is JSON.
 """
@@ -31,7 +31,7 @@ class Command(BaseCommand):
             choices=PARTS,
             action="append",
             default=[],
-            help="main (if none is named): data goes wrong; market: machines come and go",
+            help="main: data goes wrong; market: machines come and go; both if none is named",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -45,7 +45,7 @@ class Command(BaseCommand):
         try:
             summary = demo_run(
                 model=options["model"],
-                parts=options["part"] or PARTS[:1],
+                parts=options["part"] or PARTS,
                 var_dir=Path(settings.VAR_DIR),
                 root=Path(settings.BASE_DIR),
                 say=say,
