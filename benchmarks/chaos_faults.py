@@ -126,7 +126,7 @@ class Faults:
 
 
 class Clock:
-    """Wall clock of all processes that inherit `environment`, but the provider; what measures durations is left alone (`chaos_clock.c`)."""
+    """Wall clock of all processes that inherit `environment`, but the provider; durations are left alone (`chaos_clock.c`)."""
 
     def __init__(self, folder: Path, compiler: str) -> None:
         self.library, file = folder / "clock.so", folder / "clock"
