@@ -17,9 +17,8 @@ from django.utils import timezone
 from jobs.models import Offer, Quote
 from jobs.selectors.market_steps import quotes_between
 
-READ_EVERY_S = (
-    10.0  # so late a machine that lives learns of a new price; the last look at one that has ended reads anew
-)
+# So late a machine that lives learns of a new price; the last look at one that has ended reads anew.
+READ_EVERY_S = 10.0
 
 
 @dataclass

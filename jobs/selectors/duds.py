@@ -31,9 +31,13 @@ def duds_in_a_row(machines: Iterable[Instance]) -> list[Instance]:
     return row
 
 
-def hold_words(machines: Iterable[Instance]) -> str:
-    """Why nothing more is bought for the job of these machines; empty where it is not held."""
-    row = duds_in_a_row(machines)
+def job_duds(*, job: Job) -> list[Instance]:
+    """The same of the machines that were bought for a job. One query."""
+    return duds_in_a_row(Instance.objects.filter(job=job, offer__isnull=False).order_by("-id")[:LOOK_BACK])
+
+
+def hold_words(row: Sequence[Instance]) -> str:
+    """Why nothing more is bought for a job with these duds in a row; empty where it is not held."""
     if len(row) < MAX_DUDS:
         return ""
     return (
@@ -43,7 +47,7 @@ def hold_words(machines: Iterable[Instance]) -> str:
 
 def job_hold(*, job: Job) -> str:
     """The same of a job. One query."""
-    return hold_words(Instance.objects.filter(job=job, offer__isnull=False).order_by("-id")[:LOOK_BACK])
+    return hold_words(job_duds(job=job))
 
 
 def offer_pauses(*, offers: Sequence[int], now: dt.datetime) -> dict[int, dict[str, Any]]:

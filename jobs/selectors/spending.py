@@ -24,9 +24,8 @@ WARN_SHARE = Decimal("0.8")  # of the budget
 LEAVE_S = 60.0  # until the job itself has shown how long a change takes
 CONFIRM_S = 15.0  # after the grace, until the backend has confirmed the end
 LOOK_S = 6.0  # two periods of the sweep: one may be late
-_ended: dict[
-    UUID, tuple[int, Decimal]
-] = {}  # job -> (machines that have ended, what they have cost): that changes no more
+# Job -> (machines that have ended, what they have cost): that changes no more.
+_ended: dict[UUID, tuple[int, Decimal]] = {}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from jobs.errors import StaleWrite
 from jobs.machines import DUD, DUD_LOOKED_AT
 from jobs.models import Instance, Job
 from jobs.selectors.costs import instance_cost_usd
-from jobs.selectors.duds import LOOK_BACK, MAX_DUDS, duds_in_a_row
+from jobs.selectors.duds import MAX_DUDS, job_duds
 from jobs.services.events import Actor, event_append
 from jobs.services.machines import machines_release
 from jobs.services.plans import plan_ask
@@ -44,7 +44,7 @@ def _tell(instance: Instance, why: str, now: dt.datetime) -> None:
 
 
 def _hold(job: Job, now: dt.datetime) -> None:
-    row = duds_in_a_row(Instance.objects.filter(job=job, offer__isnull=False).order_by("-id")[:LOOK_BACK])
+    row = job_duds(job=job)
     if len(row) != MAX_DUDS:  # more of them were under way already
         return
     cost = sum((instance_cost_usd(m, start=None, end=now) for m in row), Decimal(0))
@@ -65,7 +65,7 @@ def hold_lift(*, job: Job, now: dt.datetime, actor: Actor) -> bool:
     """A person has looked: machines are bought for the job again, of the same offers too. False where it was not held."""
     with transaction.atomic():
         job = Job.objects.select_for_update().get(pk=job.pk)
-        row = duds_in_a_row(Instance.objects.filter(job=job, offer__isnull=False).order_by("-id")[:LOOK_BACK])
+        row = job_duds(job=job)
         if len(row) < MAX_DUDS:
             return False
         Instance.objects.filter(job=job, detail=DUD).update(detail=DUD_LOOKED_AT)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from jobs.models import Approval, Decision
 from jobs.scheduler.procurement import ASK_KIND, MACHINES, ON_DEMAND
-from jobs.selectors.duds import hold_words
+from jobs.selectors.duds import duds_in_a_row, hold_words
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -20,7 +20,7 @@ Waits = tuple[str, str]  # one of `jobs.models.plans.WAITS`, and in words; both 
 
 def waits_for(one: Planned, made: list[Decision]) -> Waits:
     """What the job lacks and who or what it waits for: first what people have to do, then what providers do not give."""
-    if words := hold_words(one.rows.machines):
+    if words := hold_words(duds_in_a_row(one.rows.machines)):
         return "held", words
     if one.gave_way is not None:
         back = f", back {one.gave_way['back']}" if one.gave_way.get("back") else ""
