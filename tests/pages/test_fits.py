@@ -44,6 +44,13 @@ def test_the_form_counts_what_the_fidelity_costs(settings, tmp_path):
     assert usual == exact != same_world
 
 
+def test_the_form_counts_what_activations_that_are_computed_again_save(settings, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SEVEN_B))
+    given = {"model": str(tmp_path), "micro_batch": "4"}
+    usual, kept, again = (fit_text(settings, **given, recompute=name) for name in ("", "none", "layers"))
+    assert usual == kept != again
+
+
 def test_the_form_and_the_plan_count_by_the_type_of_the_numbers(settings, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(SEVEN_B))
     given = {"model": str(tmp_path), "micro_batch": "1"}

@@ -21,6 +21,8 @@ from workers.launch_specs import launch_command
 
 pytestmark = pytest.mark.django_db
 
+CHOSEN = {"layout": "packed", "dtype": "bf16", "recompute": "layers", "fidelity": "same_world"}
+
 
 def job_form(dataset: Any, **changes: str) -> dict[str, str]:
     return {
@@ -47,19 +49,16 @@ def test_a_draft_shows_its_plan_and_costs_nothing() -> None:
     assert Job.objects.get(name="from the browser").status == "draft"
 
 
-def test_layout_dtype_and_fidelity_are_carried_into_the_job_and_its_launch() -> None:
+def test_layout_dtype_recompute_and_fidelity_are_carried_into_the_job_and_its_launch() -> None:
     cast, job, _ = small_world()
     client = signed_in(cast.operator)
     page = client.get(reverse("job_new")).content.decode()
-    assert [page.count(f'<select name="{name}"') for name in ("layout", "dtype", "fidelity")] == [1, 1, 1]
-    chosen = {"layout": "packed", "dtype": "bf16", "fidelity": "same_world"}
-    client.post(reverse("job_new"), job_form(job.dataset, submit="1", **chosen))
+    assert [page.count(f'<select name="{name}"') for name in CHOSEN] == [1, 1, 1, 1]
+    client.post(reverse("job_new"), job_form(job.dataset, submit="1", **CHOSEN))
     made = Job.objects.get(name="from the browser")
     assert (made.training["layout"], made.config["snapshot"]) == ("packed", {"fidelity": "same_world"})
     words = launch_command(make_attempt(made, running=False)[0])
-    assert words[words.index("--layout") + 1] == "packed"
-    assert words[words.index("--dtype") + 1] == "bf16"
-    assert words[words.index("--fidelity") + 1] == "same_world"
+    assert {name: words[words.index(f"--{name}") + 1] for name in CHOSEN} == CHOSEN
 
 
 def test_the_live_plan_goes_by_the_pace_of_jobs_of_the_same_layout() -> None:

@@ -89,6 +89,12 @@ class JobForm(MomentForm, PageForm):
         required=False,
         help_text="What weights, moments and gradients are held in; bf16 takes about half the memory",
     )
+    recompute = forms.ChoiceField(
+        label="Activations",
+        choices=[("none", "kept for the backward pass"), ("layers", "computed again, layer by layer")],
+        required=False,
+        help_text="Computed again they take less memory and more time; no bit changes",
+    )
     global_batch = forms.IntegerField(label="Global batch", help_text="Samples of one step, over all workers")
     micro_batch = forms.IntegerField(label="Micro-batch", help_text="Samples that one worker holds at once")
     lr = forms.FloatField(label="Learning rate")
@@ -154,7 +160,7 @@ class JobForm(MomentForm, PageForm):
 
     def training(self) -> dict[str, Any]:
         """The settings for `job_create(training=…)`."""
-        usual = {"method": "sft", "layout": "padded", "dtype": "fp32"}
+        usual = {"method": "sft", "layout": "padded", "dtype": "fp32", "recompute": "none"}
         chosen = {name: value for name in usual if (value := self.cleaned_data.get(name)) and value != usual[name]}
         looks = {name: value for name in EVALUATION_FIELDS if (value := self.cleaned_data.get(name))}
         return {name: self.cleaned_data[name] for name in TRAINING_FIELDS} | chosen | looks
