@@ -16,7 +16,7 @@ from jobs.providers import planned_backend
 from jobs.scheduler.procurement import KINDS, RULE
 from jobs.selectors.costs import instance_cost_usd
 from jobs.selectors.market import offers_with_latest
-from jobs.selectors.plans import SAME
+from jobs.selectors.plans import pace_settings
 
 ACTIVE = ("queued", "running", "recovering")
 MIN_STEPS = 5  # of an attempt, before its pace is believed
@@ -136,7 +136,7 @@ def _alike(found: dict[int, JobRows]) -> None:
 
 
 def _kind(job: Job) -> tuple[object, ...]:
-    return job.team_id, job.model, *(job.training.get(name) for name in SAME)
+    return job.team_id, job.model, *pace_settings(job.training)
 
 
 def shows_pace(attempt: Attempt) -> bool:

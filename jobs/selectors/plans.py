@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 from django.db.models import Sum
 
@@ -14,7 +15,7 @@ from jobs.selectors.fits import job_fit
 
 MAX_PAST = 20
 # What a pace depends on, and what holds where a job does not say it.
-SAME = {"global_batch": None, "seq_len": None, "lora": None, "layout": "padded", "recompute": "none", "dtype": "fp32"}
+SAME = {"global_batch": None, "seq_len": None, "lora": 0, "layout": "padded", "recompute": "none", "dtype": "fp32"}
 
 
 @dataclass
@@ -78,6 +79,11 @@ def _fit(plan: JobPlan, job: Job) -> None:
     plan.reasons.append(fit.reason)
 
 
+def pace_settings(training: dict[str, Any]) -> tuple[Any, ...]:
+    """The training settings on which a pace depends: equal for jobs of which one says what holds for the other by default."""
+    return tuple(training.get(name, usual) for name, usual in SAME.items())
+
+
 def past_paces_s(*, job: Job) -> list[float]:
     """Seconds per step of the newest attempts of the team's jobs with the same model, workers and batch."""
     rows = Attempt.objects.filter(
@@ -87,8 +93,7 @@ def past_paces_s(*, job: Job) -> list[float]:
     paces = []
     for attempt in rows.select_related("job").order_by("-id")[: 5 * MAX_PAST]:
         num_done = attempt.last_step + 1 - attempt.start_step
-        theirs, ours = attempt.job.training, job.training
-        same = all(theirs.get(name, usual) == ours.get(name, usual) for name, usual in SAME.items())
+        same = pace_settings(attempt.job.training) == pace_settings(job.training)
         if same and num_done > 0 and attempt.heartbeat_at and attempt.running_at:
             paces.append(max(0.0, (attempt.heartbeat_at - attempt.running_at).total_seconds()) / num_done)
     return paces[:MAX_PAST]

@@ -244,6 +244,21 @@ def test_what_jobs_alike_have_shown_counts_until_a_job_shows_its_own_pace() -> N
     assert state(other).plan["step_time_1_s"] is None
 
 
+def test_a_default_that_is_said_leaves_jobs_alike_and_another_value_does_not() -> None:
+    make_market(spot=4)
+    team = make_team()
+    plain = {"global_batch": 8, "seq_len": 128, "lora": 0}
+    twin = planned_job(team, step_time_s=None, hours=None, training=plain | {"layout": "padded"})
+    train(twin, workers=2, steps=50, step_time_s=10.0)
+    Job.objects.filter(pk=twin.pk).update(status="succeeded")
+    silent = planned_job(team, step_time_s=None, hours=6.0, training=plain)
+    says = planned_job(team, step_time_s=None, hours=6.0, training=plain | {"recompute": "none", "dtype": "fp32"})
+    other = planned_job(team, step_time_s=None, hours=6.0, training=plain | {"layout": "packed"})
+    plans_tick(now=NOW)
+    paces = [state(job).plan["step_time_1_s"] is not None for job in (silent, says, other)]
+    assert paces == [True, True, False]
+
+
 def test_the_cheaper_zone_with_room_is_taken_and_a_small_difference_moves_nobody() -> None:
     dear, cheap = make_market(spot=4, zone="dear", price=1.2), make_market(spot=4, zone="cheap", price=1.1)
     job = planned_job(hours=6.0)
