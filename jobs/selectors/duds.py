@@ -45,7 +45,7 @@ def hold_words(row: Sequence[Instance]) -> str:
     )
 
 
-def job_hold(*, job: Job) -> str:
+def job_hold_words(*, job: Job) -> str:
     """The same of a job. One query."""
     return hold_words(job_duds(job=job))
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from jobs.models import Instance, Job, Offer, Quote
 from jobs.selectors.costs import instance_cost_usd
-from jobs.selectors.duds import job_hold
+from jobs.selectors.duds import job_hold_words
 from jobs.selectors.quotas import gpus_held
 
 RESERVE = dt.timedelta(minutes=1)  # of everything that is held: what it takes to save, leave and give back
@@ -17,7 +17,7 @@ def refusal(*, job: Job, offer: Offer, now: dt.datetime) -> str:
     """Why the job may not ask for one more machine of the offer now; empty if it may. Machines that have not stopped yet count."""
     if job.status == "paused":
         return "the job is paused"
-    return job_hold(job=job) or _quota(job, offer) or _budget(job, offer, now)
+    return job_hold_words(job=job) or _quota(job, offer) or _budget(job, offer, now)
 
 
 def _quota(job: Job, offer: Offer) -> str:

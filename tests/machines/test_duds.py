@@ -13,7 +13,7 @@ from jobs.epoch import plans_tick
 from jobs.machines import DUD, DUD_LOOKED_AT, TAKEN
 from jobs.models import Command, Event, Instance, Job, PlanState
 from jobs.selectors.costs import instance_cost_usd, job_costs_usd
-from jobs.selectors.duds import MAX_DUDS, PAUSE, PAUSE_MAX, duds_in_a_row, job_hold, offer_pauses
+from jobs.selectors.duds import MAX_DUDS, PAUSE, PAUSE_MAX, duds_in_a_row, job_hold_words, offer_pauses
 from jobs.services.events import SYSTEM
 from jobs.services.jobs import job_resume
 from tests.machines.moto_cloud import MotoCloud
@@ -129,7 +129,7 @@ def test_after_three_in_a_row_the_job_is_held_until_somebody_lets_it_go_on(
     moto_cloud.boots = True
     job.refresh_from_db()
     assert job_resume(job=job, now=timezone.now(), actor=SYSTEM).status == "queued"
-    assert job_hold(job=job) == ""
+    assert job_hold_words(job=job) == ""
     assert {row.detail for row in machines(job)} == {DUD_LOOKED_AT}
     assert len(events(job, "job.released")) == 1
     until(lambda: machines(job, "running"), "a machine whose agent speaks")
