@@ -68,50 +68,53 @@ def attempt_must_write(*, attempt: Attempt) -> None:
 
 
 def attempt_start(*, attempt: Attempt, now: dt.datetime, hello: dict[str, Any]) -> Attempt:
-    """The trainer's process group stands. Harmless to repeat."""
+    """The trainer's process group stands. Harmless to repeat, also in the same moment: the first hello counts."""
     attempt_must_write(attempt=attempt)
-    fields = {
-        "world_size": hello["world_size"],
-        "start_step": hello["start_step"],
-        "planned_steps": hello.get("planned_steps"),
-        "capabilities": hello.get("capabilities", []),
-        "versions": hello.get("versions", {}),
-        "heartbeat_at": now,
-    }
     if WHOLE_RUN in hello.get("shards", ()):
         whole_run_attach(job=attempt.job, now=now)
-    if attempt.status != "starting":
-        late = {} if attempt.capabilities else {k: fields[k] for k in ("capabilities", "versions", "planned_steps")}
-        Attempt.objects.filter(pk=attempt.pk).update(heartbeat_at=now, **late)
-        return attempt
-    with transaction.atomic():
-        state_move(
-            attempt, "running", now=now, actor=TRAINER, running_at=now, text=f"{attempt} runs on {fields['world_size']} workers.",
-            **fields,
-        )  # fmt: skip
-        _work_again(attempt, now)
-        snapshot = proof_take(attempt=attempt, hello=hello, now=now)
-        Worker.objects.bulk_create(
-            [Worker(attempt=attempt, rank=rank, host=hello.get("host", "")) for rank in range(fields["world_size"])],
-            ignore_conflicts=True,
-        )
-        job = attempt.job
-        job.refresh_from_db(fields=["status", "started_at"])  # it may have been paused since the attempt was read
-        if job.status in ("queued", "recovering"):
-            extra: dict[str, Any] = {} if job.started_at else {"started_at": now}
-            state_move(job, "running", now=now, actor=TRAINER, text=f"{job.name} runs.", **extra)
-        elif job.status == "paused":
-            pause_tell(attempt=attempt, now=now)
-            Job.objects.filter(pk=job.pk, started_at=None).update(started_at=now)
-        moves_nudge(job_id=job.pk, now=now)
-        if snapshot is not None and snapshot.proof == "different":
-            attempt_finish(
-                attempt=attempt,
-                now=now,
-                outcome="failed",
-                word={"failure_class": "proof_failed", "message": snapshot.detail},
-            )
+    while attempt.status == "starting":
+        try:
+            _begin(attempt, now, hello)
+            return attempt
+        except StaleWrite:  # another rank said it in the same moment, or the job was paused in it
+            attempt.refresh_from_db()
+    late: dict[str, Any] = {}
+    if not attempt.capabilities:
+        late = {"capabilities": hello.get("capabilities", []), "versions": hello.get("versions", {})}
+        late["planned_steps"] = hello.get("planned_steps") or attempt.planned_steps
+    Attempt.objects.filter(pk=attempt.pk).update(heartbeat_at=now, **late)
     return attempt
+
+
+@transaction.atomic
+def _begin(attempt: Attempt, now: dt.datetime, hello: dict[str, Any]) -> None:
+    state_move(
+        attempt, "running", now=now, actor=TRAINER, running_at=now, text=f"{attempt} runs on {hello['world_size']} workers.",
+        world_size=hello["world_size"], start_step=hello["start_step"], planned_steps=hello.get("planned_steps"),
+        capabilities=hello.get("capabilities", []), versions=hello.get("versions", {}), heartbeat_at=now,
+    )  # fmt: skip
+    _work_again(attempt, now)
+    snapshot = proof_take(attempt=attempt, hello=hello, now=now)
+    Worker.objects.bulk_create(
+        [Worker(attempt=attempt, rank=rank, host=hello.get("host", "")) for rank in range(hello["world_size"])],
+        ignore_conflicts=True,
+    )
+    job = attempt.job
+    job.refresh_from_db(fields=["status", "started_at"])  # it may have been paused since the attempt was read
+    if job.status in ("queued", "recovering"):
+        extra: dict[str, Any] = {} if job.started_at else {"started_at": now}
+        state_move(job, "running", now=now, actor=TRAINER, text=f"{job.name} runs.", **extra)
+    elif job.status == "paused":
+        pause_tell(attempt=attempt, now=now)
+        Job.objects.filter(pk=job.pk, started_at=None).update(started_at=now)
+    moves_nudge(job_id=job.pk, now=now)
+    if snapshot is not None and snapshot.proof == "different":
+        attempt_finish(
+            attempt=attempt,
+            now=now,
+            outcome="failed",
+            word={"failure_class": "proof_failed", "message": snapshot.detail},
+        )
 
 
 def _work_again(attempt: Attempt, now: dt.datetime) -> None:

@@ -6,14 +6,16 @@ import json
 import math
 import urllib.error
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.utils import timezone
 
-from jobs.models import Attempt, Dataset, Job, Report
+from jobs.models import Attempt, Dataset, Event, Job, Report
 from jobs.selectors.series import shard_series
+from tests.api.together import together
 from tests.contract.conftest import Server
 from tests.factories import make_attempt, make_job
 from trainer_client.session import Session, SessionConfig
@@ -108,6 +110,16 @@ def post(server: Server, attempt: Attempt, secret: str, path: str, body: Any) ->
             return reply.status, json.load(reply)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
+
+
+def test_all_ranks_may_tell_a_status_in_one_moment(server: Server):
+    job, attempt, secret = opened()
+    status = {"trainerStatus": {"metrics": [{"name": "current_step", "value": "3"}, {"name": "loss", "value": "1.0"}]}}
+    ranks = [partial(post, server, attempt, secret, "trainjobs/x/status", status) for _ in range(8)]
+    assert [code for code, _ in together(ranks)] == [200] * 8
+    assert loss_steps(job) == [2]
+    job.refresh_from_db()
+    assert (job.status, Event.objects.filter(job=job, kind="attempt.running").count()) == ("running", 1)
 
 
 def test_mlflow_metrics_become_steps_once_and_nan_is_flagged(server: Server):

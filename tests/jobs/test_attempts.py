@@ -28,6 +28,19 @@ def test_the_first_hello_makes_the_job_run():
     assert (job.status, job.started_at) == ("running", NOW)
 
 
+def test_a_second_rank_that_says_hello_in_the_same_moment_is_taken_as_a_repeat():
+    job = make_job(status="queued", num_workers=2)
+    first, _ = make_attempt(job, running=False)
+    second = Attempt.objects.get(pk=first.pk)  # read before the other was written
+    for rank, planned in ((first, 40), (second, None)):
+        attempt = attempt_start(
+            attempt=rank, now=NOW, hello={"world_size": 2, "start_step": 0, "planned_steps": planned}
+        )
+        assert attempt.status == "running"
+    first.refresh_from_db()
+    assert (first.planned_steps, Event.objects.filter(kind="attempt.running").count()) == (40, 1)
+
+
 @pytest.mark.parametrize(
     ("outcome", "word", "job_status"),
     [
