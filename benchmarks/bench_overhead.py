@@ -1,7 +1,7 @@
-"""Step time with our trainer against bare `transformers.Trainer`: `make bench-overhead`; the last line is the JSON.
+"""Step time with our trainer, and with our callback, against bare `transformers.Trainer`: `make bench-overhead`; the JSON is last.
 
-Two processes (gloo), one thread each, the same model, samples and micro-batch. Within each process the two trainers take
-turns, a few steps each, so that both see the same machine; reports go to a real HTTP server. Wall time of a step and CPU
+Two processes (gloo), one thread each, the same model, samples and micro-batch. Within each process the three trainers take
+turns, a few steps each, so that all see the same machine; reports go to a real HTTP server. Wall time of a step and CPU
 time of the process are both measured: on a machine that does other work, only the second is steady.
 
 Beside that, the parts that we add to a step are timed alone, in CPU time: control point, plan and batch, sums by shard,
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ def rank_main(folder: Path, url: str, model: str, rounds: int, steps: int) -> No
     import torch
     from transformers import Trainer
 
+    from trainer_client.callback import CounterflowCallback
     from trainer_client.finetune import build_trainer, init_process_group, training_arguments
     from trainer_client.finetune_config import FinetuneConfig
     from trainer_client.session import Session, SessionConfig
@@ -100,9 +102,13 @@ def rank_main(folder: Path, url: str, model: str, rounds: int, steps: int) -> No
         for index in range(ours.source.num_micro_batches(plan))
         for row in ours.source.build(plan, [index])[0].fields["input_ids"]
     ] * 200
-    bare = Trainer(copy.deepcopy(ours.model), training_arguments(config), train_dataset=samples)
-    clock = Clock(rounds, steps)
-    turns = {"bare": clock.follow(bare), "ours": clock.follow(ours)}
+    told = Session(SessionConfig(folder / "told", endpoint=url, attempt="callback", token="cf_bench"))
+    trainers = {
+        name: Trainer(copy.deepcopy(ours.model), training_arguments(config), train_dataset=samples, callbacks=callbacks)
+        for name, callbacks in (("bare", []), ("callback", [CounterflowCallback(told)]))
+    }
+    clock = Clock(steps)
+    turns = {name: clock.follow(trainer) for name, trainer in (trainers | {"ours": ours}).items()}
     for _ in range(rounds + 1):
         for name, turn in turns.items():
             clock.take(name, turn)
@@ -114,12 +120,12 @@ def rank_main(folder: Path, url: str, model: str, rounds: int, steps: int) -> No
 
 
 class Clock:
-    """Lets two running trainers take turns: each trains in a thread of its own that only runs when it is its turn."""
+    """Lets running trainers take turns: each trains in a thread of its own that only runs when it is its turn."""
 
-    def __init__(self, rounds: int, steps: int) -> None:
-        self.rounds, self.steps = rounds, steps
-        self.wall: dict[str, list[float]] = {"bare": [], "ours": []}
-        self.cpu: dict[str, list[float]] = {"bare": [], "ours": []}
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.wall: dict[str, list[float]] = defaultdict(list)
+        self.cpu: dict[str, list[float]] = defaultdict(list)
 
     def follow(self, trainer: Any) -> Any:
         """A generator-like turn: `turn()` runs `steps` optimizer steps of `trainer` and returns (wall_s, cpu_s)."""
@@ -211,12 +217,15 @@ def summary(measured: dict[str, Any]) -> dict[str, float]:
     """Medians over rounds after the first; overhead as the median of the ratios of neighbouring turns."""
     found: dict[str, float] = {}
     for kind in ("wall", "cpu"):
-        bare, ours = measured[kind]["bare"][1:], measured[kind]["ours"][1:]
+        bare = measured[kind]["bare"][1:]
         found[f"bare_step_{kind}_ms"] = 1000 * statistics.median(bare)
-        found[f"step_{kind}_ms"] = 1000 * statistics.median(ours)
-        ratios = [mine / theirs for mine, theirs in zip(ours, bare, strict=True)]
         name = "overhead_fraction" if kind == "wall" else "overhead_cpu_fraction"
-        found[name] = statistics.median(ratios) - 1
+        for way, prefix in (("ours", ""), ("callback", "callback_")):
+            taken = measured[kind][way][1:]
+            found[f"{prefix}step_{kind}_ms"] = 1000 * statistics.median(taken)
+            found[prefix + name] = (
+                statistics.median(mine / theirs for mine, theirs in zip(taken, bare, strict=True)) - 1
+            )
     parts = measured["parts"]
     added_ms = sum(parts.values())
     found |= parts | {"added_cpu_ms_per_step": added_ms, "added_fraction_of_100_ms": added_ms / 100.0}

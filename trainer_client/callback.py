@@ -3,7 +3,8 @@
     trainer = Trainer(..., callbacks=[CounterflowCallback()])
 
 Control points lie between optimizer steps, where Trainer calls `on_step_begin` on all ranks. The loss is reported as shard `all`;
-for loss by shard use `BidirectionalTrainer`.
+for loss by shard use `BidirectionalTrainer`. That Trainer evaluates or saves is told until the next step begins, as other callbacks
+may have work with it, too.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class CounterflowCallback(TrainerCallback):
         agreed = self._session.control_point(state.global_step)
         if agreed.leave is not None and self.leave is None:
             self.leave = agreed.leave
+        self._tell("")
         self._begun_at = time.perf_counter()
         return control
 
@@ -92,7 +94,33 @@ class CounterflowCallback(TrainerCallback):
         if self.leave is not None:
             control.should_save = control.should_save or self.leave.save
             control.should_training_stop = True
+        return self._tell_what_follows(control)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        return self._tell_what_follows(control)
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Of an evaluation that somebody else has asked for."""
+        self._tell("evaluation")
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        return self._tell_what_follows(control)
+
+    def _tell_what_follows(self, control: TrainerControl) -> TrainerControl:
+        """What Trainer does before the next step; nothing is told where it goes on at once."""
+        if control.should_evaluate or control.should_save:
+            self._tell("evaluation" if control.should_evaluate else "save")
         return control
+
+    def _tell(self, doing: str) -> None:
+        if self._session is not None and self._session.reporter is not None:
+            self._session.reporter.busy = doing
 
     def _want(self, name: str) -> Any:
         def handle(args: dict[str, Any], data: bytes | None, step: int) -> Commit:

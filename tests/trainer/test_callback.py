@@ -15,8 +15,8 @@ from tests.trainer.worlds import run_world
 pytestmark = pytest.mark.timeout(300)
 
 
-def train(folder: Path, url: str, metrics: bool = False, max_steps: int = 6) -> dict[str, Any]:
-    """A regression of one weight under plain Trainer; rank-safe."""
+def train(folder: Path, url: str, metrics: bool = False, max_steps: int = 6, **more: Any) -> dict[str, Any]:
+    """A regression of one weight under plain Trainer; rank-safe. `more`: arguments of it; `said`: what is told in each phase."""
     import numpy as np
     import torch
     from transformers import Trainer, TrainingArguments
@@ -30,9 +30,19 @@ def train(folder: Path, url: str, metrics: bool = False, max_steps: int = 6) -> 
             self.weight = torch.nn.Parameter(torch.ones(1))
 
         def forward(self, x: Any, labels: Any = None) -> Any:
+            noted("step" if self.training else "evaluation")
             return {"loss": ((self.weight * x - labels) ** 2).mean(), "logits": x}
 
+    said: dict[str, set[str | None]] = {}
+
+    def noted(phase: str) -> None:
+        said.setdefault(phase, set()).add(session.reporter.busy)  # type: ignore[union-attr]
+
     class Noisy(Trainer):
+        def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+            noted("save")
+            super()._save_checkpoint(*args, **kwargs)
+
         def log(self, logs: dict[str, Any], *args: Any, **kwargs: Any) -> None:
             if metrics:
                 logs |= {
@@ -59,10 +69,11 @@ def train(folder: Path, url: str, metrics: bool = False, max_steps: int = 6) -> 
         disable_tqdm=True,
         learning_rate=1e-3,
         lr_scheduler_type="constant",
+        **more,
     )
     session = Session(SessionConfig(folder / "run", endpoint=url, attempt="a1", token="cf_t"))
     callback = CounterflowCallback(session)
-    trainer = Noisy(Model(), args, train_dataset=data, callbacks=[callback])
+    trainer = Noisy(Model(), args, train_dataset=data, eval_dataset=data, callbacks=[callback])
     trainer.train()
     return {
         "step": trainer.state.global_step,
@@ -70,6 +81,7 @@ def train(folder: Path, url: str, metrics: bool = False, max_steps: int = 6) -> 
         "refused": callback.refused,
         "lr": trainer.optimizer.param_groups[0]["lr"],  # type: ignore[union-attr]
         "leave": callback.leave.outcome if callback.leave else None,
+        "said": said,
     }
 
 
@@ -106,3 +118,15 @@ def test_directives_stop_slow_down_and_save_a_plain_trainer_on_all_ranks(tmp_pat
     assert [rank["lr"] for rank in ranks] == [5e-4, 5e-4]
     assert {"checkpoint-3", "checkpoint-5"} <= {path.name for path in (tmp_path / "out").iterdir()}
     assert server.state.named("finish")[0]["exit_code"] == 82
+
+
+def test_a_plain_trainer_says_that_it_evaluates_and_saves_and_nothing_in_a_step(tmp_path: Path) -> None:
+    with FakeServer() as server:
+        args = (tmp_path, server.url, False, 6)
+        (steps,) = run_world(1, _with, *args, {"eval_strategy": "steps", "eval_steps": 3}, folder=tmp_path)
+        (epochs,) = run_world(1, _with, *args, {"eval_strategy": "epoch"}, folder=tmp_path)
+    assert steps["said"] == epochs["said"] == {"step": {""}, "evaluation": {"evaluation"}, "save": {"save"}}
+
+
+def _with(folder: Path, url: str, metrics: bool, max_steps: int, more: dict[str, Any]) -> dict[str, Any]:
+    return train(folder, url, metrics, max_steps, **more)
