@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from django.db.models import Max, Q, QuerySet
+from django.db.models.fields.json import KT
 
 from jobs.machines import SPOT_POLICIES, for_sale
 from jobs.models import Attempt, Command, Decision, Instance, Job, Offer, PlanState, Rule, Worker
@@ -37,7 +38,8 @@ class JobRows:
     target: Command | None = None  # the newest order for machines, if it is still under way
     asks: list[Decision] = field(default_factory=list)  # proposals of the planner that wait for an answer
     changes: list[Decision] = field(default_factory=list)  # of the last while, carried out or under way
-    refused: Decision | None = None  # on-demand that a person said no to in the last while
+    # Kind -> the newest no of the last while; `ground`: the rule that it was proposed for.
+    noes: dict[str, Decision] = field(default_factory=dict)
     cover: Decision | None = None  # the newest approval of on-demand machines
     gave_way: Decision | None = None  # the newest of the last while to make room for another job, a refused one too
     spent_usd: float = 0.0
@@ -163,6 +165,7 @@ def _decisions(found: dict[int, JobRows], since: dt.datetime) -> None:
         | Q(status__in=(*done, "rejected"), status_at__gte=since)
         | Q(status="superseded", executed_at__isnull=False, status_at__gte=since)
     )
+    mine = mine.annotate(ground=KT("evidence__rule"))
     for decision in mine.defer("situation", "evidence", "expected", "outcome").order_by("id"):
         rows = found[decision.job_id]
         decision.job, decision.team = rows.job, rows.job.team
@@ -172,7 +175,7 @@ def _decisions(found: dict[int, JobRows], since: dt.datetime) -> None:
         if decision.kind == "preempt_job" and decision.status_at >= since:
             rows.gave_way = decision
         if decision.status == "rejected":
-            rows.refused = decision if decision.kind == "switch_to_on_demand" else rows.refused
+            rows.noes[decision.kind] = decision
             continue
         if decision.status_at >= since:
             rows.changes.append(decision)

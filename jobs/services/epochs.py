@@ -15,7 +15,7 @@ from jobs.models import Decision, Offer, PlanPoint, PlanState
 from jobs.scheduler.placing import Frame, Placed, ask_args, ask_proposal, change_proposal
 from jobs.scheduler.planner import PlanFacts, slot_of
 from jobs.scheduler.priority import Priority
-from jobs.scheduler.procurement import ASK_KIND, KINDS, MACHINES, ON_DEMAND
+from jobs.scheduler.procurement import ASK_KIND, KINDS, MACHINES, ON_DEMAND, URGENT
 from jobs.scheduler.proposal import Proposal
 from jobs.selectors.planning import JobRows, Rules, rule_in_force, rules_by_kind
 from jobs.selectors.refusals import Refusals
@@ -23,7 +23,7 @@ from jobs.services.decision_batches import Offered, decisions_propose
 from jobs.services.decisions import decision_withdraw
 from jobs.services.market_pasts import past_keep
 from jobs.services.plan_states import point_of, state_of
-from jobs.services.plan_waits import refused_told
+from jobs.services.plan_waits import noes_tell
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,14 @@ class Planned:
     room: str = ""  # who is asked to make room for it, in words
     refusals: Mapping[int, Refusals] = field(default_factory=dict)  # by providers, by offer
     off: set[str] = field(default_factory=set)  # kinds of what would have been proposed, had their rule not been off
-    refused_words: str = ""  # who refused on-demand of late
+    withheld: str = ""  # the kind of a change that is wanted and was refused of late
+    no_words: dict[str, str] = field(default_factory=dict)  # kind -> who refused it of late
 
 
 def plans_store(*, planned: list[Planned], now: dt.datetime) -> list[Decision]:
     """Propose what changes, withdraw what no longer holds, keep the plans. Returns the new decisions."""
     made = _decide(planned, now)
-    refused_told(planned=planned)
+    noes_tell(planned=planned)
     states, points = [], []
     for one, decisions in zip(planned, made, strict=True):
         state = state_of(one, decisions, now)
@@ -107,7 +108,7 @@ def _decide(planned: list[Planned], now: dt.datetime) -> list[list[Decision]]:
         if one.placed.ask is None:
             _withdraw(one, ON_DEMAND, now, _spot_is_back(one))
         says_more = decision is not None and decision.status != "proposed"
-        change = None if says_more else change_proposal(one.placed, one.frame)
+        change = None if says_more else _change(one)
         if change is None:
             _withdraw(
                 one, MACHINES, now, f"{decision} says more." if says_more else "What it rested on no longer holds."
@@ -119,9 +120,21 @@ def _decide(planned: list[Planned], now: dt.datetime) -> list[list[Decision]]:
     return [[decision for decision in pair if decision is not None] for pair in pairs]
 
 
+def _change(one: Planned) -> Proposal | None:
+    """What changes, unless that kind was refused of late: then only if it cannot wait, and could when it was refused."""
+    change = change_proposal(one.placed, one.frame)
+    no = one.rows.noes.get(change.kind) if change is not None else None
+    if change is None or no is None:
+        return change
+    if change.evidence["rule"] in URGENT and no.ground not in URGENT:  # type: ignore[attr-defined]
+        return change
+    one.withheld = change.kind
+    return None
+
+
 def _ask(one: Planned) -> Proposal | None:
     """What has to be asked, unless the same is asked already or was refused a moment ago."""
-    if one.rows.refused is not None or one.placed.ask is None:
+    if ASK_KIND in one.rows.noes or one.placed.ask is None:
         return None
     args = ask_args(one.placed, one.frame)
     for standing in one.rows.asks:

@@ -43,6 +43,7 @@ def _told(one: Planned, before: dict[str, Any], now: dt.datetime) -> dict[str, A
         "held": {"spot": facts.held_spot, "on_demand": facts.held_on_demand},
         "limits": {"n_min": facts.n_min, "n_max": facts.n_max},
         "held_back": one.placed.held_back,
+        "refused": one.no_words[one.withheld] if one.withheld else "",
         "priority": one.priority.as_json(),
         "fall_per_usd": one.fall_per_usd,
         "lacks": one.lacks,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from jobs.models import Approval, Decision
-from jobs.scheduler.procurement import ASK_KIND, MACHINES, ON_DEMAND
+from jobs.scheduler.procurement import ASK_KIND, MACHINES, ON_DEMAND, URGENT
 from jobs.selectors.duds import duds_in_a_row, hold_words
 
 if TYPE_CHECKING:
@@ -61,10 +61,12 @@ def _people(one: Planned) -> str:
     if wants_on_demand(one):
         if ASK_KIND in one.off:
             return "needs on-demand, but the rule for switch_to_on_demand is off"
-        if one.rows.refused is not None:
-            return one.refused_words
+        if ASK_KIND in one.rows.noes:
+            return one.no_words[ASK_KIND]
     if one.placed.facts.held < one.placed.today.size and (kinds := one.off - {ASK_KIND}):
         return f"the rule for {' and '.join(sorted(kinds))} is off"
+    if one.placed.facts.held < one.placed.today.size and one.withheld:
+        return one.no_words[one.withheld]
     return ""
 
 
@@ -77,7 +79,7 @@ def _without_people(one: Planned) -> Waits:
         return "offer", _with_room(one, " ".join(part for part in ("waits for an offer", facts.allowed) if part))
     if not wish.size and spot is not None:
         return "spot", _with_room(one, f"waits for spot in {spot.name}: {spot.available} of {facts.n_min}{refused}")
-    if held >= wish.size or one.off - {ASK_KIND}:
+    if held >= wish.size or one.off - {ASK_KIND} or one.withheld:
         return "", ""
     if spot is not None and spot.available < wish.spot:
         return "spot", f"waits for spot in {spot.name}: {spot.available} of {wish.spot}{refused}"
@@ -99,23 +101,23 @@ def _with_room(one: Planned, words: str) -> str:
     return "; ".join(part for part in (words, one.room) if part)
 
 
-def refused_told(*, planned: Iterable[Planned]) -> None:
-    """Each job whose on-demand was refused of late knows who did it. One query, none without such a job."""
-    refused = {one.rows.refused.pk: one for one in planned if one.rows.refused is not None}
-    if not refused:
+def noes_tell(*, planned: Iterable[Planned]) -> None:
+    """Each job knows who refused its machines of late, and until when that holds. One query, none without a no."""
+    noes = {no.pk: (one, no) for one in planned for no in one.rows.noes.values()}
+    if not noes:
         return
-    answers = Approval.objects.filter(decision__in=refused, answer="reject", void_at=None).select_related("user")
+    answers = Approval.objects.filter(decision__in=noes, answer="reject", void_at=None).select_related("user")
     who = {answer.decision_id: answer.user for answer in answers}
-    for pk, one in refused.items():
-        decision = one.rows.refused
-        assert decision is not None
-        again_at = decision.status_at + dt.timedelta(seconds=one.frame.limits.window_s)
-        one.refused_words = f"{no_words(decision, who.get(pk))}; it is asked again from {again_at:%H:%M} UTC"
+    for pk, (one, no) in noes.items():
+        again_at = no.status_at + dt.timedelta(seconds=one.frame.limits.window_s)
+        sooner = "" if no.kind == ASK_KIND or no.ground in URGENT else ", sooner if it cannot wait"  # type: ignore[attr-defined]
+        one.no_words[no.kind] = f"{no_words(no, who.get(pk))}; it is asked again from {again_at:%H:%M} UTC{sooner}"
 
 
 def no_words(decision: Decision, user: User | None) -> str:
-    """Who refused on-demand, and when."""
+    """Who refused on-demand or another change of machines, and when."""
+    what = "on-demand" if decision.kind == ASK_KIND else decision.kind
     at = f"at {decision.status_at:%H:%M} UTC ({decision})"
     if user is None:
-        return f"on-demand was refused {at}: nobody answered in time"
-    return f"on-demand was refused by {user.get_full_name() or user.email or user.get_username()} {at}"
+        return f"{what} was refused {at}: nobody answered in time"
+    return f"{what} was refused by {user.get_full_name() or user.email or user.get_username()} {at}"

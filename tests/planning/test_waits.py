@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
+from django.test import Client
 
 from jobs.epoch import plans_tick
 from jobs.models import Decision, Event, Job, PlanState, Team
@@ -16,7 +17,7 @@ from jobs.services.events import SYSTEM
 from jobs.services.plans import plan_ask
 from jobs.services.rules import rule_set
 from tests.factories import NOW, make_cast, make_team
-from tests.planning.world import hold, make_market, planned_job, quote
+from tests.planning.world import hold, make_market, planned_job, quote, train
 
 pytestmark = pytest.mark.django_db
 ON_DEMAND = "switch_to_on_demand"
@@ -121,3 +122,58 @@ def test_a_no_of_before_is_the_reason_where_the_job_lacks_nothing_as_its_deadlin
     deadlines_sweep(now=later(6 * 3600))
     told = Event.objects.get(kind="job.deadline_passed").text
     assert told.endswith(f"it goes on: on-demand was refused by {cast.approver.email} at 12:45 UTC ({decision}).")
+
+
+def test_an_order_that_a_person_refused_is_not_asked_again_for_twelve_slots_and_it_says_who_said_no() -> None:
+    make_market(spot=4)
+    cast = make_cast()
+    rule(cast.team, "procure", "ask")
+    job = planned_job(cast.team, hours=40.0)
+    (decision,) = plans_tick(now=NOW)
+    decision_reject(decision=decision, now=later(60), user=cast.approver, reason="not today")
+    assert plans_tick(now=later(61)) == [], "the answer has it planned at once"
+    words = (
+        f"procure was refused by {cast.approver.email} at 12:41 UTC ({decision}); "
+        "it is asked again from 13:41 UTC, sooner if it cannot wait"
+    )
+    assert (state(job).waits_on, state(job).waits_for) == ("approval", words)
+    assert looked_at(job, 3600) == []
+    (again,) = looked_at(job, 3661)
+    assert (again.kind, again.status) == ("procure", "proposed")
+    assert state(job).waits_for == f"waits for an approval: {again}"
+
+
+def test_a_no_to_machines_does_not_bind_the_guard_of_the_deadline_but_a_no_to_the_guard_counts() -> None:
+    make_market(spot=4)
+    cast = make_cast()
+    for kind, autonomy in (("procure", "ask"), (ON_DEMAND, "off")):
+        rule(cast.team, kind, autonomy)
+    job = planned_job(cast.team, hours=40.0)
+    (decision,) = plans_tick(now=NOW)
+    assert decision.evidence["rule"] not in ("guard", "late")
+    decision_reject(decision=decision, now=later(60), user=cast.approver, reason="not today")
+    assert looked_at(job, 900) == []
+    Job.objects.filter(pk=job.pk).update(deadline=later(900 + 5 * 3600))  # on-demand alone only just makes it
+    (needed,) = looked_at(job, 910)
+    assert (needed.kind, needed.evidence["rule"]) == ("procure", "guard")
+    decision_reject(decision=needed, now=later(920), user=cast.approver, reason="no")
+    assert looked_at(job, 930) == []
+    assert state(job).waits_for.endswith(f"({needed}); it is asked again from 13:55 UTC")
+
+
+def test_a_move_that_was_refused_is_not_proposed_again_at_once_and_its_page_says_so(client: Client) -> None:
+    dear, cheap = make_market(spot=4, zone="a", price=1.2), make_market(spot=4, zone="b", price=0.8)
+    cast = make_cast()
+    rule(cast.team, "migrate", "ask")
+    job = planned_job(cast.team, hours=40.0)
+    hold(job, dear, 4)
+    train(job, workers=4, steps=10, step_time_s=20.0)
+    made = looked_at(job, 2000)
+    decision = next(d for d in made if d.kind == "migrate")
+    assert decision.args["offer"] == str(cheap.uuid)
+    decision_reject(decision=decision, now=later(2010), user=cast.approver, reason="no")
+    assert [d for d in looked_at(job, 2020) if d.kind == "migrate"] == []
+    assert state(job).waits_for == ""
+    no = f"igrate was refused by {cast.approver.email} at 13:13 UTC ({decision}); it is asked again from 14:13 UTC"
+    client.force_login(cast.operator)
+    assert no in client.get(f"/jobs/{job.uuid}/").content.decode()
