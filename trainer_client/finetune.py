@@ -22,9 +22,9 @@ from trainer_client.finetune_config import ConfigError, FinetuneConfig
 from trainer_client.finetune_preference import preference_trainer
 from trainer_client.journal import Journal, write_durably
 from trainer_client.mixture import MixtureError, ShardedMixture
-from trainer_client.models import DTYPES, ModelError, add_lora, obtain_model
+from trainer_client.models import ModelError, add_lora, obtain_model
 from trainer_client.options import BidirectionalOptions
-from trainer_client.packing import beyond_rounding, largest_move
+from trainer_client.packing import mixes_samples
 from trainer_client.processgroup import init_process_group
 from trainer_client.sampleforms import answered, preferred
 from trainer_client.session import Session, SessionConfig
@@ -133,15 +133,15 @@ def build_trainer(config: FinetuneConfig, session: Session, entries: list[ShardE
 
 def _check_packing(trainer: BidirectionalTrainer, config: FinetuneConfig) -> None:
     """`ConfigError` where the model lets a sample see the one before it in the row (collective)."""
-    move = largest_move(
+    mixes = mixes_samples(
         trainer.sample_losses, trainer.model, num_tokens=len(trainer.processing_class), seq_len=config.seq_len
     )
     if trainer.slices is not None:
         trainer.slices.put_away()
-    if beyond_rounding(move, DTYPES[config.dtype]):
+    if mixes:
         raise ConfigError(
-            f"--layout packed: {type(trainer.model).__name__} mixes the samples of a row (a token's loss moves by {move:.1e} of "
-            "itself with what stands before its sample); use --layout padded"
+            f"--layout packed: {type(trainer.model).__name__} mixes the samples of a row (a token's loss depends on what stands "
+            "before its sample); use --layout padded"
         )
 
 

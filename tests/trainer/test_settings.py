@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.trainer.worlds import base_config, build_idle_trainer, run_world, write_shards
+from tests.trainer.worlds import base_config, build_idle_trainer, run_world, train, write_shards
 
 SETTINGS: list[dict[str, Any]] = [
     {"fp16": True},
@@ -67,7 +68,7 @@ def test_settings_that_cannot_be_followed_are_refused_by_name(folder: Path) -> N
 
 
 def _packed(folder: Path, kinds: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """What is said to `--layout packed` with a new model of each kind."""
+    """What is said to `--layout packed` with a new model of each kind, in both types of numbers."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -79,26 +80,46 @@ def _packed(folder: Path, kinds: dict[str, dict[str, Any]]) -> dict[str, str]:
     found = {}
     for kind, shape in kinds.items():
         torch.manual_seed(0)
-        where, dtype = folder / kind, "bf16" if kind == "opt" else "fp32"
-        AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **shape, **ids)).save_pretrained(where)
-        tokenizer.save_pretrained(where)
-        try:
-            build_idle_trainer(base_config(folder, model=str(where), layout="packed", dtype=dtype))
-            found[kind] = ""
-        except ConfigError as error:
-            found[kind] = str(error)
+        AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **shape, **ids)).save_pretrained(folder / kind)
+        tokenizer.save_pretrained(folder / kind)
+        for dtype in ("fp32", "bf16"):
+            try:
+                build_idle_trainer(base_config(folder, model=str(folder / kind), layout="packed", dtype=dtype))
+                found[f"{kind} {dtype}"] = ""
+            except ConfigError as error:
+                found[f"{kind} {dtype}"] = str(error)
     return found
 
 
 def test_a_model_that_mixes_the_samples_of_a_packed_row_is_refused(folder: Path) -> None:
-    """OPT attends to all of the row, RecurrentGemma carries a state along it; both take positions."""
+    """OPT attends to all of the row; RecurrentGemma and Jamba carry a state along it. All take positions."""
     shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    grouped = shape | {"intermediate_size": 64, "num_key_value_heads": 2}
     kinds = {
-        "qwen2": shape | {"intermediate_size": 64, "num_key_value_heads": 2},
-        "mixtral": shape | {"intermediate_size": 64, "num_key_value_heads": 2, "num_local_experts": 4},
+        "qwen2": grouped,
+        "mixtral": grouped | {"num_local_experts": 4},
         "opt": shape | {"ffn_dim": 64, "word_embed_proj_dim": 32},
         "recurrent_gemma": shape | {"intermediate_size": 64, "num_hidden_layers": 3, "lru_width": 32},
+        "jamba": grouped | {"num_experts": 2, "mamba_d_state": 4, "mamba_dt_rank": 4},
     }
     (found,) = run_world(1, _packed, folder, kinds, folder=folder)
-    assert [kind for kind, said in found.items() if not said] == ["qwen2", "mixtral"]
+    assert [kind for kind, said in found.items() if not said] == [
+        f"{kind} {dtype}" for kind in ("qwen2", "mixtral") for dtype in ("fp32", "bf16")
+    ]
     assert all("mixes the samples of a row" in said for said in found.values() if said)
+
+
+def _packed_in_slices(folder: Path, is_looked_at: bool) -> list[Any]:
+    """Gradient norms and weights of a run with packed rows in slices."""
+    import trainer_client.finetune as module
+
+    if not is_looked_at:
+        module.mixes_samples = lambda *_, **__: False  # type: ignore[assignment]
+    config = base_config(folder, steps=2, layout="packed", parallel="fsdp", dtype="bf16")
+    seen = train(replace(config, gradient_snapshot_dir=folder / str(is_looked_at)))
+    return [*(columns["grad_norm"] for columns in seen["steps"].values()), *seen["weights"]]
+
+
+def test_slices_train_as_if_nobody_had_looked_whether_the_model_mixes_samples(folder: Path) -> None:
+    looked, unlooked = [run_world(2, _packed_in_slices, folder, way, folder=folder) for way in (True, False)]
+    assert looked == unlooked
