@@ -19,6 +19,7 @@ from jobs.services.deadlines import deadlines_sweep
 from jobs.services.decisions import decisions_sweep
 from jobs.services.deliveries import augmentation_complete, augmentation_settle
 from jobs.services.jobs import job_end
+from jobs.services.pauses import pauses_enforce
 from jobs.services.spending import budgets_sweep, pauses_sweep
 from jobs.services.spot_snapshots import snapshots_late_sweep
 from jobs.states import ATTEMPT_LIVE, JOB_OVER
@@ -53,6 +54,7 @@ def everything_sweep(*, now: dt.datetime) -> None:
         deadlines_sweep,
         snapshots_late_sweep,
         budgets_sweep,
+        pauses_enforce,
         pauses_sweep,
         augmentations_sweep,
         batches_ring,

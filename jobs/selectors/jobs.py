@@ -14,6 +14,7 @@ from django.db.models import Count, F, Q, QuerySet
 from jobs.access import Viewer, visible
 from jobs.models import Command, Job, PlanState, Team
 from jobs.selectors.costs import job_costs_usd
+from jobs.selectors.pauses import pause_states
 from jobs.selectors.progress import Progress, progresses
 from jobs.selectors.quotas import TO_PLAN
 from jobs.selectors.spending import WARN_SHARE
@@ -34,7 +35,8 @@ class JobLine:
     job: Job
     progress: Progress
     cost_usd: Decimal
-    waits_for: str = ""  # what a planned job lacks, or why the launch of another waits, in words
+    # What a planned job lacks, why the launch of another waits, or what of a paused one still runs, in words.
+    waits_for: str = ""
     place: int | None = None  # among the team's planned jobs that wait, by effective priority and then by age
     priority: dict[str, Any] | None = None  # of a planned job: jobs.scheduler.priority.Priority as last worked out
     waits_on: str = ""  # what that is, as a code
@@ -62,16 +64,17 @@ def jobs_listed(*, viewer: Viewer, team: Team, show: str = "all", order: str = "
 
 
 def job_lines(*, jobs: Iterable[Job], now: dt.datetime) -> list[JobLine]:
-    """Jobs with progress and cost. Five queries, however many jobs, and one more where planned jobs wait, and where others do."""
+    """Jobs with progress and cost. Five queries, however many jobs, and one more where planned jobs wait, and where others do;
+    up to three where some are paused."""
     jobs = list(jobs)
     progress = progresses(jobs=jobs, now=now)
     spent = job_costs_usd(jobs=jobs, now=now)
     states = {s.job_id: s for s in PlanState.objects.filter(job__in=jobs)}
-    launches = launch_waits(jobs=[job for job in jobs if job.pk not in states])
+    launches, pauses = launch_waits(jobs=[job for job in jobs if job.pk not in states]), pause_states(jobs=jobs)
     waits = any(state.waits_for for state in states.values())
     places = queue_places(teams={job.team_id for job in jobs}) if waits else {}
     return [
-        JobLine(job, progress[job.pk], spent.get(job.pk, Decimal(0)), *_queue(job, states, launches, places))
+        JobLine(job, progress[job.pk], spent.get(job.pk, Decimal(0)), *_queue(job, states, launches, places, pauses))
         for job in jobs
     ]
 
@@ -84,14 +87,19 @@ def launch_waits(*, jobs: Iterable[Job]) -> dict[int, str]:
 
 
 def _queue(
-    job: Job, states: dict[int, PlanState], launches: dict[int, str], places: dict[int, int]
+    job: Job,
+    states: dict[int, PlanState],
+    launches: dict[int, str],
+    places: dict[int, int],
+    pauses: dict[int, tuple[str, str]],
 ) -> tuple[str, int | None, dict[str, Any] | None, str]:
     """What it waits for, at which place, and with which priority."""
     state = states.get(job.pk)
+    if job.status == "paused":  # the last plan was made before
+        code, words = pauses.get(job.pk, ("", ""))
+        return words, None, state.plan.get("priority") if state else None, code
     if state is None:
         return launches.get(job.pk, ""), None, None, ""
-    if job.status == "paused":  # the last plan was made before
-        return "", None, state.plan.get("priority"), ""
     return state.waits_for, places.get(state.job_id), state.plan.get("priority"), state.waits_on
 
 

@@ -9,8 +9,9 @@ from jobs.models import Job
 
 ON_SPOT = ("prefer", "only")
 OWN_COMMAND = (
-    "It brings its own command. If that follows no orders (docs/machines.md), it is stopped when its machines change, with SIGTERM "
-    "and, after a grace, SIGKILL, and starts again from where its own checkpoints let it, from zero if it has none."
+    "It brings its own command. If that follows no orders (docs/machines.md), it is stopped when its machines change or it is "
+    "paused, with SIGTERM and, after a grace, SIGKILL, and starts again from where its own checkpoints let it, from zero if it "
+    "has none."
 )
 
 

@@ -10,7 +10,10 @@ import pytest
 from django.utils import timezone
 
 from jobs.models import Attempt, Command, Directive, Job
+from jobs.selectors.pauses import pause_states
 from jobs.services.attempts import attempt_start
+from jobs.services.events import SYSTEM
+from jobs.services.jobs import job_pause, job_resume
 from tests.contract.conftest import Server
 from tests.contract.conftest import server as server
 from tests.machines.conftest import Provider
@@ -87,6 +90,23 @@ def test_a_plain_script_leaves_for_an_order_and_goes_on_from_its_own_checkpoint(
     assert int((tmp_path / "began-2-0").read_text()) == saved
     (tmp_path / "last").touch()
     until(lambda: Job.objects.get(pk=plain_job.pk).status == "succeeded", "its end with exit code 0 is no failure")
+
+
+def test_a_paused_plain_script_is_stopped_and_goes_on_from_its_own_checkpoint(plain_job: Job, tmp_path: Path) -> None:
+    order(plain_job, "procure", 1)
+    first = until(lambda: runs(plain_job, 1), "the script trains")
+    plain_job.refresh_from_db()
+    job_pause(job=plain_job, now=timezone.now(), actor=SYSTEM)
+    assert pause_states(jobs=[plain_job])[plain_job.pk][0] == "stopping"
+    until(lambda: Attempt.objects.get(pk=first.pk).ended_at, "it is stopped", within_s=45)
+    first.refresh_from_db()
+    plain_job.refresh_from_db()
+    assert (first.status, plain_job.status, pause_states(jobs=[plain_job])) == ("preempted", "paused", {})
+
+    saved = int((tmp_path / "checkpoint").read_text())
+    job_resume(job=plain_job, now=timezone.now(), actor=SYSTEM)
+    until(lambda: runs(plain_job, 2), "it trains again", within_s=60)
+    assert int((tmp_path / "began-2-0").read_text()) == saved
 
 
 def test_spot_and_on_demand_are_not_both_paid_for_once_a_plain_script_has_moved(plain_job: Job) -> None:

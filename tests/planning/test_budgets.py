@@ -128,6 +128,7 @@ def test_a_job_whose_next_start_would_pass_its_budget_is_not_started(settings: A
 
 def test_a_pause_of_a_person_does_not_keep_a_job_from_its_budget() -> None:
     job = fixed_job()
+    job.attempts.update(capabilities=["pause"])
     job_pause(job=job, now=later(10), actor=SYSTEM)
     at = stopped_at([job], from_s=4409, until_s=4500)[job.pk]
     assert at < 4500 - LEAVE_S

@@ -21,6 +21,7 @@ from jobs.selectors.datasets import datasets_with_samples
 from jobs.selectors.fits import job_fit
 from jobs.selectors.job_page import job_page, log_tail
 from jobs.selectors.jobs import ORDERS, SHOWS, job_counts, job_lines, jobs_listed
+from jobs.selectors.pauses import pause_states
 from jobs.selectors.plans import JobPlan
 from jobs.services.balance import job_rebalance
 from jobs.services.boosts import job_boost
@@ -154,6 +155,9 @@ def _submit(request: PageRequest, job: Job) -> str:
 
 def _pause(request: PageRequest, job: Job) -> str:
     job_pause(job=job, now=timezone.now(), actor=Actor.person(request.user))
+    code, words = pause_states(jobs=[job]).get(job.pk, ("", ""))
+    if code == "stopping":
+        return f"{job.name} is being stopped. {words}"
     return f"{job.name} is paused: a trainer that runs holds at its next step, and nothing is started for it."
 
 

@@ -6,16 +6,14 @@ attempt begins where the command's own checkpoints let it. The same becomes of a
 
 from __future__ import annotations
 
-import datetime as dt
-
 from jobs.models import Attempt, Job
 from jobs.selectors.graces import job_grace_s
+from jobs.selectors.pauses import UNHEARD
 from jobs.services.directives import directive_issue
 from jobs.services.stops import stop_order
 from jobs.states import JOB_OVER
 from workers.commands.registry import Permanent, Work
 
-UNHEARD = dt.timedelta(seconds=60)  # trainers report every few seconds: an order not fetched within it reaches nobody
 LEAVES = "The trainer saves its state and leaves."
 STOPPED = "{why}; it is stopped: SIGTERM, {grace_s:g} s for what it saves by itself, then SIGKILL."
 NO_ORDERS = "Its command follows no order to leave"

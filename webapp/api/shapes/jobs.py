@@ -89,7 +89,8 @@ class JobShape(StatefulShape):
     num_shards = serializers.IntegerField()
     progress = serializers.SerializerMethodField()
     waits_for = serializers.SerializerMethodField(
-        help_text="What a planned job lacks, or why the launch of another waits, in words; empty: nothing"
+        help_text="What a planned job lacks, why the launch of another waits, or what of a paused one still runs, in words; "
+        "empty: nothing"
     )
     queue_place = serializers.SerializerMethodField(
         help_text="Among the team's planned jobs that wait, by effective priority and age, from 1"
