@@ -19,6 +19,7 @@ from jobs.services.deadlines import deadlines_sweep
 from jobs.services.decisions import decisions_sweep
 from jobs.services.deliveries import augmentation_complete, augmentation_settle
 from jobs.services.jobs import job_end
+from jobs.services.launches import launches_room_sweep
 from jobs.services.pauses import pauses_enforce
 from jobs.services.spending import budgets_sweep, pauses_sweep
 from jobs.services.spot_snapshots import snapshots_late_sweep
@@ -51,6 +52,7 @@ def everything_sweep(*, now: dt.datetime) -> None:
         commands_ring,
         decisions_sweep,
         launches_sweep,
+        launches_room_sweep,
         deadlines_sweep,
         snapshots_late_sweep,
         budgets_sweep,

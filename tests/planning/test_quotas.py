@@ -11,7 +11,7 @@ import pytest
 
 from jobs.epoch import plans_tick
 from jobs.errors import Conflict
-from jobs.models import Command, Instance, Job, Offer, PlanState, Team
+from jobs.models import Attempt, Command, Instance, Job, Offer, PlanState, Team
 from jobs.selectors.jobs import job_lines
 from jobs.selectors.quotas import launch_refusal
 from jobs.selectors.reserves import refusal
@@ -19,10 +19,12 @@ from jobs.services.attempts import attempt_finish
 from jobs.services.events import SYSTEM
 from jobs.services.instances import instance_terminated
 from jobs.services.jobs import job_pause
+from jobs.services.launches import launches_room_sweep
 from jobs.services.plans import plan_ask
 from jobs.services.resizes import job_resize
 from tests.factories import NOW, make_attempt, make_job, make_team
 from tests.planning.world import hold, make_market, planned_job, train
+from workers.execute import command_execute
 
 pytestmark = pytest.mark.django_db
 
@@ -167,6 +169,50 @@ def test_a_job_does_not_grow_beyond_the_quota(team: Team, slurm_job: Callable[..
     with pytest.raises(Conflict, match="team quota: 2 of 4 GPUs are with other jobs, 3 are needed"):
         job_resize(job=job, num_workers=3, now=NOW)
     job_resize(job=job, num_workers=1, now=NOW)
+
+
+def test_what_a_job_grows_by_is_its_own_from_the_order_on(team: Team, slurm_job: Callable[..., Job]) -> None:
+    first, second = slurm_job(2, running=True), slurm_job(1, running=True)
+    waits = slurm_job(1, priority=50)
+    Attempt.objects.update(capabilities=["resize"])
+    orders = [
+        job_resize(job=job, num_workers=size, now=NOW) for job, size in ((first, 3), (second, 2))
+    ]  # one GPU is left
+    assert [command_execute(order.pk) for order in orders] == ["waiting", "failed"]
+    late = Command.objects.get(pk=orders[1].pk)
+    assert late.error == "It cannot grow: team quota: 3 of 4 GPUs are with other jobs, 2 are needed."
+    second.refresh_from_db()
+    assert (second.status, second.num_workers) == ("running", 1)
+    assert launch_refusal(job=waits, team=team) == "team quota: 4 of 4 GPUs are held", "though three run"
+    attempt = first.attempts.get()
+    attempt_finish(attempt=attempt, now=later(10), outcome="resized", word={})
+    instance_terminated(instance=attempt.instances.get(), now=later(10))
+    first.refresh_from_db()
+    assert (first.status, launch_refusal(job=first, team=team)) == ("recovering", "")
+    assert launch_refusal(job=waits, team=team) == "team quota: 4 of 4 GPUs are held", "though one runs"
+    Command.objects.filter(job=first, kind="launch").update(
+        error="team quota: it needs 3 GPUs, and the team may hold 2"
+    )
+    Command.objects.filter(pk=orders[0].pk).update(due_at=NOW)
+    assert command_execute(orders[0].pk) == "waiting"
+    assert "it needs 3 GPUs, and the team may hold 2" in Command.objects.get(pk=orders[0].pk).error
+
+
+def test_a_long_queue_is_looked_at_once_and_only_those_with_room_are_tried(
+    team: Team, slurm_job: Callable[..., Job], django_assert_max_num_queries: Any
+) -> None:
+    running = slurm_job(3, running=True)
+    queue = [slurm_job(1) for _ in range(20)]
+    held = "team quota: 3 of 4 GPUs are held"
+    launches = Command.objects.filter(kind="launch", job__in=queue)
+    launches.update(error=held, due_at=later(60))
+    with django_assert_max_num_queries(15):
+        assert launches_room_sweep(now=NOW) == 1
+    assert [command.job for command in launches.filter(due_at=NOW)] == queue[:1]
+    assert launches.get(job=queue[1]).error == f"{held}, 1 more are kept for jobs that come first"
+    instance_terminated(instance=running.attempts.get().instances.get(), now=later(5))
+    Job.objects.filter(pk=running.pk).update(status="cancelled")
+    assert launches_room_sweep(now=later(6)) == 3, "beside the first, which is due already"
 
 
 def test_the_list_says_what_a_launch_waits_for(team: Team, slurm_job: Callable[..., Job]) -> None:

@@ -41,7 +41,7 @@ from workers.endings import attempt_conclude, is_over
 from workers.launch_specs import launch_spec
 from workers.snapshot_places import place_refused
 
-ROOM = dt.timedelta(seconds=10)  # until it is looked again whether the quota has room
+ROOM = dt.timedelta(seconds=60)  # until it looks again by itself whether the quota has room: the sweep looks for all
 CLUSTER_AWAY = dt.timedelta(seconds=20)  # it comes back; the job waits for it as it would wait in its queue
 
 

@@ -10,8 +10,11 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+from django.db import transaction
+
 from jobs.errors import Invalid
-from jobs.models import Attempt, Directive
+from jobs.models import Attempt, Directive, Team
+from jobs.selectors.jobs import launch_waits
 from jobs.selectors.proofs import attempt_proof, heir_of
 from jobs.selectors.quotas import growth_refusal
 from jobs.services.commands import command_note
@@ -41,14 +44,17 @@ def drain_worker(work: Work) -> Result:
 def _resized(work: Work) -> Result:
     _check(work)
     _wait_for_its_turn(work)
-    left = _attempt_to_leave(work)
-    directive = resize_begin(command=work.command, attempt=left, now=work.now())
+    with transaction.atomic():
+        # Neither of two jobs sees the last of a quota: what it grows by is its own from here on.
+        work.job.team = Team.objects.select_for_update(no_key=True).get(pk=work.job.team_id)
+        left = _attempt_to_leave(work)
+        directive = resize_begin(command=work.command, attempt=left, now=work.now())
     _heed_refusal(work, directive)
     if left.status in ATTEMPT_LIVE:
         raise NotYet("The trainer saves its state and leaves.", LOOK_AGAIN)
     heir = heir_of(attempt=left)
     if heir is None:
-        raise NotYet("The workers of the new size are being started.", LOOK_AGAIN)
+        raise NotYet(_why_no_heir(work), LOOK_AGAIN)
     return _conclude(work, left, heir)
 
 
@@ -92,6 +98,12 @@ def _attempt_to_leave(work: Work) -> Attempt:
         raise Permanent(f"It cannot grow: {why}.")
     command_note(command=work.command, left=str(attempt.uuid))
     return attempt
+
+
+def _why_no_heir(work: Work) -> str:
+    if why := launch_waits(jobs=[work.job]).get(work.job.pk):
+        return f"The workers of the new size cannot be started yet: {why}."
+    return "The workers of the new size are being started."
 
 
 def _heed_refusal(work: Work, directive: Directive) -> None:
