@@ -6,7 +6,7 @@ import datetime as dt
 from decimal import Decimal
 from typing import Any
 
-from django.db.models import OuterRef, Q, QuerySet, Subquery
+from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery
 
 from jobs.models import Decision, Instance, Job, PlanPoint
 from jobs.scheduler.plan_outcomes import Led, plan_outcome
@@ -23,26 +23,30 @@ def plan_outcomes_measure(*, now: dt.datetime) -> int:
 
 
 def _over() -> QuerySet[Decision]:
-    """Decisions in force until the next one was, or until the job ended: `next_at`, `next_id`."""
+    """Decisions in force until the next one was, or until the job and the cost of its machines ended: `next_at`, `next_id`.
+
+    What cannot be measured yet is left out, so that it does not stand in the way of what can.
+    """
     done = Decision.objects.filter(rule=RULE, status="succeeded", executed_at__isnull=False)
     later = done.filter(job=OuterRef("job"), executed_at__gt=OuterRef("executed_at")).order_by("executed_at", "pk")
+    costs = Instance.objects.filter(job=OuterRef("job"), ended_at=None, started_at__isnull=False)
     rows = done.filter(outcome_at=None).annotate(
-        next_at=Subquery(later.values("executed_at")[:1]), next_id=Subquery(later.values("pk")[:1])
+        next_at=Subquery(later.values("executed_at")[:1]), next_id=Subquery(later.values("pk")[:1]), costs=Exists(costs)
     )
+    over, with_job = Q(job__ended_at__isnull=False), Q(next_at__isnull=True) | Q(job__ended_at__lt=F("next_at"))
     return (
-        rows.filter(Q(next_at__isnull=False) | Q(job__ended_at__isnull=False))
+        rows.filter(Q(next_at__isnull=False) | over)
+        .exclude(over & with_job & Q(costs=True))
         .select_related("job", "job__team")
         .order_by("pk")
     )
 
 
 def _measure(decision: Any, now: dt.datetime) -> bool:
-    """`decision` as annotated by `_over`. False while machines of the ended job still cost."""
+    """`decision` as annotated by `_over`. False if another has measured it."""
     job = decision.job
     machines = list(Instance.objects.filter(job=job))
     ends = decision.next_at is None or (job.ended_at is not None and job.ended_at < decision.next_at)
-    if ends and any(machine.ended_at is None and machine.started_at is not None for machine in machines):
-        return False
     over_at = job.ended_at if ends else decision.next_at
     used = _cost_usd(machines, decision.executed_at, now if ends else over_at)
     lasted_s = (over_at - decision.executed_at).total_seconds()

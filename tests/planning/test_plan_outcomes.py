@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from jobs import plan_outcomes
 from jobs.models import Decision, Event, Instance, Job, PlanPoint
 from jobs.planning import outcomes_measure
 from jobs.scheduler.plan_outcomes import Led, plan_outcome
@@ -127,6 +128,26 @@ def test_the_last_change_is_measured_by_what_the_job_came_to_once_its_machines_h
     last.refresh_from_db()
     assert (last.outcome["cost_usd"], last.outcome["finish_s"]) == (4.5, 2 * HOUR)
     assert (last.outcome["verdict"], last.outcome["ended"]) == ("better", "succeeded")
+
+
+@pytest.mark.django_db
+def test_changes_that_cannot_be_measured_yet_do_not_stand_in_the_way_of_those_that_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plan_outcomes, "AT_ONCE", 2)
+    stuck = make_job(status="running")
+    machine = held(stuck)  # its end is never confirmed
+    orders = [order(stuck, hours, spent=2.0) for hours in (1.0, 4.0, 5.0)]
+    Job.objects.filter(pk=stuck.pk).update(status="succeeded", ended_at=after(3.0))
+    job = make_job(status="running")
+    over = order(job, 1.0, spent=0.0)
+    order(job, 2.0, spent=0.0)
+    assert outcomes_measure(now=after(6)) == 1
+    over.refresh_from_db()
+    assert over.outcome_at is not None
+    Instance.objects.filter(pk=machine.pk).update(status="terminated", ended_at=after(6.5))
+    assert (outcomes_measure(now=after(7)), outcomes_measure(now=after(7))) == (2, 1)
+    assert all(Decision.objects.get(pk=one.pk).outcome_at is not None for one in orders)
 
 
 @pytest.mark.django_db
