@@ -107,6 +107,7 @@ def build_trainer(config: FinetuneConfig, session: Session, entries: list[ShardE
         check_every=config.check_every,
         async_snapshots=config.async_snapshots,
         on_nonfinite=config.on_nonfinite,
+        flags=config.flags(),
     )
     if config.method == "dpo":
         return preference_trainer(

@@ -78,6 +78,13 @@ class FinetuneConfig:
         _require(self.method == "sft" or self.layout == "padded", "layout", "packed is for --method sft")
         _require(self.shard_config.is_file(), "shard_config", f"{self.shard_config} is not a file")
 
+    def flags(self) -> dict[str, Any]:
+        """What the options and arguments of a trainer do not hold, for its snapshots."""
+        names = ("model", "method", "seq_len", "dtype", "lora", "layout", "recompute", "eval_fraction")
+        alpha = self.lora and (self.lora_alpha or 2 * self.lora)
+        beta = {"beta": self.beta} if self.method == "dpo" else {}
+        return {name: getattr(self, name) for name in names} | {"lora_alpha": alpha} | beta
+
     def public(self) -> dict[str, Any]:
         """JSON-compatible, for `config.json` in the run directory."""
         return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}

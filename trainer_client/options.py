@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from trainer_client.addressfence import AddressFence
 from trainer_client.fence import Fence
@@ -23,7 +25,8 @@ class BidirectionalOptions:
     `snapshot` directives inside a step (orders to leave are looked for at every one).
     `async_snapshots`: periodic snapshots are copied in memory and written while training goes on. `snapshot_url`: an fsspec address
     for snapshots instead of `snapshot_dir`, which still holds exports and the journal. `parallel`: each worker holds a copy of the
-    model (`ddp`) or a slice of it, its moments and its gradients (`fsdp`).
+    model (`ddp`) or a slice of it, its moments and its gradients (`fsdp`). `flags`: other settings of the run, as JSON-compatible
+    values by name; they are in its snapshots, and a resume with others says so or refuses them (`kept`).
     """
 
     snapshot_dir: Path
@@ -38,6 +41,7 @@ class BidirectionalOptions:
     async_snapshots: bool = False
     snapshot_url: str = ""
     parallel: str = "ddp"
+    flags: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.on_nonfinite not in {"skip", "apply", "stop"}:

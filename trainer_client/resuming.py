@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainer_client.digests import combined_digest, differing_parts, part_digests, state_digest
-from trainer_client.kept import say_kept, settings_given
+from trainer_client.kept import say_kept, settings_given, take_over
 from trainer_client.partialstep import PartialStep, Sums, sums_for, takers, together, work_of
 from trainer_client.saving import UNREADABLE, compute_environment, proof
 from trainer_client.snapshots import SnapshotCorrupt
@@ -44,6 +44,7 @@ class Resumption:
         self.digest, self.parts = "", dict[str, str]()
         self.partial: PartialStep | None = None
         self._given = settings_given(trainer)
+        take_over(trainer, self._given, loaded.head)
 
     def put_back(self) -> None:
         """Load, compare, and fall back until it fits (collective)."""

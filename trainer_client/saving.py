@@ -18,6 +18,7 @@ from trainer_client.busy import busy
 from trainer_client.digests import combined_digest, part_digests, state_digest
 from trainer_client.fence import StaleAttempt
 from trainer_client.flushing import Flush
+from trainer_client.kept import flags_of
 from trainer_client.partialstep import PartialStep
 from trainer_client.snapshots import Measured, Snapshot, step_of
 from trainer_client.staging import Staging
@@ -167,6 +168,7 @@ class StateSaver:
             "applied": list(trainer.session.desk.applied),
             "evaluation_due": trainer.evaluation_due,
             "nonfinite_steps": trainer.guard.count,
+            "flags": flags_of(trainer),
         }
 
     def _tensors(self, by_rank: Sequence[dict[str, Any]]) -> dict[str, Any]:

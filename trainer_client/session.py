@@ -64,6 +64,7 @@ class Session:
         self._terminated = threading.Event()
         self._started_at = time.monotonic()
         self._tokens = self._samples = 0
+        self._notes: list[str] = []
         self.next_step = 0
         self._transport = self._connect()
         self._inbox = DirectiveInbox(self._transport.fetch if self._transport else None, self._acknowledge)
@@ -150,6 +151,7 @@ class Session:
             "versions": installed_versions(),
             "shards": [{"shard": name, "num_samples": count} for name, count in shards],
             "memory": None,
+            "notes": self._notes,
         }
 
     def install_signal_handlers(self) -> None:
@@ -204,6 +206,11 @@ class Session:
         log.log(logging.getLevelNamesMapping().get(level.upper(), logging.INFO), "%s", text)
         if self.reporter is not None and self.rank == 0:
             self.reporter.say(text, level)
+
+    def note(self, text: str) -> None:
+        """A warning that belongs into the history of the job, too; before `start`, with which it goes out."""
+        self.say(text, "warning")
+        self._notes.append(text)
 
     def report_snapshot(self, **fields: Any) -> None:
         """Tell the server about a snapshot (rank 0); fields as `protocol.snapshot_body`, without `world_size`."""

@@ -94,6 +94,11 @@ def _begin(attempt: Attempt, now: dt.datetime, hello: dict[str, Any]) -> None:
         capabilities=hello.get("capabilities", []), versions=hello.get("versions", {}), heartbeat_at=now,
     )  # fmt: skip
     _work_again(attempt, now)
+    for note in hello.get("notes", ()):
+        event_append(
+            team=attempt.job.team, job=attempt.job, kind="attempt.note", subject=attempt, now=now, actor=TRAINER,
+            text=f"{attempt}: {note}.",
+        )  # fmt: skip
     snapshot = proof_take(attempt=attempt, hello=hello, now=now)
     Worker.objects.bulk_create(
         [Worker(attempt=attempt, rank=rank, host=hello.get("host", "")) for rank in range(hello["world_size"])],

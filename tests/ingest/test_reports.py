@@ -256,12 +256,14 @@ def test_a_start_is_harmless_to_repeat(client: Client) -> None:
     hello = {
         "protocol": 1, "world_size": 2, "start_step": 0, "planned_steps": 600, "capabilities": ["set_weights"], "host": "node-1",
         "versions": {"torch": "2.13.0"}, "shards": [{"shard": "shard_000", "num_samples": 4}], "resumed_from": None,
-        "loaded_digest": None, "memory": None,
+        "loaded_digest": None, "memory": None, "notes": ["kept from the snapshot: seed 0 (given: 5)"],
     }  # fmt: skip
     answers = [post(client, attempt, secret, "start", hello) for _ in range(2)]
     assert [a.json()["protocol"] for a in answers] == [1, 1]
     assert Job.objects.get(pk=attempt.job_id).status == "running"
     assert Worker.objects.filter(attempt=attempt).count() == 2
+    note = Event.objects.get(job=attempt.job, kind="attempt.note")
+    assert note.text == f"{attempt}: kept from the snapshot: seed 0 (given: 5)."
 
 
 def test_a_snapshot_never_goes_back(client: Client) -> None:

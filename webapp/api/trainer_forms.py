@@ -33,6 +33,7 @@ class StartForm(Struct):
     loaded_digest: str | None = None
     loaded_parts: Parts | None = None
     memory: Any = None
+    notes: Annotated[list[str], Meta(max_length=20)] = []
 
 
 class SnapshotForm(Struct):
@@ -98,6 +99,7 @@ def start_fields(word: StartForm) -> dict[str, Any]:
         "resumed_from": plain(word.resumed_from or "", 120) or None,
         "loaded_digest": plain(word.loaded_digest or "", 80) or None,
         "loaded_parts": parts_of(word.loaded_parts),
+        "notes": [plain(note, MAX_MESSAGE) for note in word.notes],
     }
 
 
