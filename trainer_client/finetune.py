@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from trainer_client import protocol
 from trainer_client.agreement import Agreement
+from trainer_client.apart import ModelRefused
 from trainer_client.busy import busy
 from trainer_client.encoding import BatchSource, Encoder
 from trainer_client.fence import StaleAttempt
@@ -38,7 +39,7 @@ from trainer_client.training_state import LoadedState
 log = logging.getLogger("counterflow.finetune")
 
 FORMS = {"sft": answered, "dpo": preferred}
-USER_ERRORS = (ConfigError, ShardDataError, MixtureError, ModelError, SettingRefused, SnapshotCorrupt)
+USER_ERRORS = (ConfigError, ShardDataError, MixtureError, ModelError, ModelRefused, SettingRefused, SnapshotCorrupt)
 
 
 def run_worker(config: FinetuneConfig) -> int:

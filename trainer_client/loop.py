@@ -27,10 +27,12 @@ from torch import nn
 
 from trainer_client import protocol
 from trainer_client.accumulation import Accumulation
+from trainer_client.apart import ModelRefused
 from trainer_client.controls import MixtureControls
 from trainer_client.encoding import BatchSource, MicroBatch
 from trainer_client.evaluation import evaluate_now, evaluation_tell, to_device
 from trainer_client.fence import StaleAttempt
+from trainer_client.finetune_config import ConfigError
 from trainer_client.gradnorm import clip, gradient_norm
 from trainer_client.indexed import IndexedSource
 from trainer_client.journal import Journal
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("counterflow.loop")
 
+# The snapshot is sound, but of another run, or the model cannot be trained by workers that come and go.
+NOT_THIS_RUN = (SnapshotCorrupt, MixtureError, ConfigError, ModelRefused)
 Loss = Callable[[Any], tuple[torch.Tensor, Any]]
 _MICRO_SEED = 31
 
@@ -130,7 +134,7 @@ class ElasticLoop:
             return self._conclude()
         except StaleAttempt as error:
             return self._end("stopped", protocol.EXIT_SUPERSEDED, str(error))
-        except (SnapshotCorrupt, MixtureError) as error:  # the snapshot is sound, but of another run
+        except NOT_THIS_RUN as error:
             log.error("%s", error)
             return self._end("failed", protocol.EXIT_BAD_CONFIG, str(error), "user_error")
         except Exception as error:  # whatever ended the training is the last thing the server must hear

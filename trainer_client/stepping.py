@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from trainer_client.accumulation import Accumulation, Piece
+from trainer_client.apart import check_parts, watch_first_pass
 from trainer_client.encoding import MicroBatch
 from trainer_client.faults import planted_slowness
 from trainer_client.loss import ShardSums
@@ -63,6 +64,9 @@ class StepRunner:
         self.here: Callable[[], PartialStep] | None = None
         self.sums = ShardSums()
         self.num_done = 0  # micro-batches of this rank in the step under way, or the last one
+        check_parts(trainer.model)
+        session = trainer.session
+        watch_first_pass(trainer.model, session.world_size, in_slices=trainer.slices is not None, say=session.say)
 
     def run(self, model: nn.Module, batch: StepBatch) -> torch.Tensor:
         """Forward and backward of this rank's micro-batches, and the exchange. Raises `LeftInStep` when all are to leave.

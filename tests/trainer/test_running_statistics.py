@@ -9,9 +9,35 @@ import pytest
 
 from tests.trainer.worlds import run_world
 
+pytestmark = pytest.mark.timeout(300)
+
+
+def part_of(kind: str) -> Any:
+    """A layer [N, 8] -> [N, 8] with running statistics, or one that no resize could keep."""
+    import torch
+    from torch import nn
+
+    class Talks(nn.Module):
+        def forward(self, x: Any) -> Any:
+            mean = x.detach().mean(dim=0)
+            torch.distributed.all_reduce(mean)
+            return x - mean
+
+    class Smooths(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(8))
+
+        def forward(self, x: Any) -> Any:
+            self.mean.lerp_(x.detach().mean(dim=0), 0.1)
+            return x - self.mean
+
+    made = {"norm": lambda: nn.BatchNorm1d(8), "sync": lambda: nn.SyncBatchNorm(8), "talks": Talks, "smooths": Smooths}
+    return made[kind]()
+
 
 def run_loop(
-    folder: Path, frozen: bool, leave_at: tuple[int, int] | None = None
+    folder: Path, frozen: bool, leave_at: tuple[int, int] | None = None, kind: str = "norm"
 ) -> tuple[Any, dict[str, Any], list[str]]:
     """Exit code, model and what was said of a run of six steps, told to leave at a (step, micro-batch)."""
     import torch
@@ -24,7 +50,7 @@ def run_loop(
     from trainer_client.session import Session, SessionConfig
 
     torch.manual_seed(3)
-    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    model = nn.Sequential(nn.Linear(6, 8), part_of(kind), nn.Linear(8, 3))
     model[0].bias.requires_grad_(not frozen)
     optimizer = torch.optim.AdamW([part for part in model.parameters() if part.requires_grad], lr=1e-2)
     made = torch.Generator().manual_seed(1)
@@ -70,3 +96,36 @@ def test_running_statistics_go_on_where_they_were_also_where_a_parameter_is_froz
     assert (code, left, resumed) == (0, 81, 0)
     assert parts == whole
     assert [text for text in said if "running statistics" in text]
+
+
+def _refusal(folder: Path, kind: str) -> tuple[Any, str]:
+    """Exit code and last words of a run with that layer."""
+    import json
+
+    from trainer_client.apart import ModelRefused
+
+    try:
+        code, _, _ = run_loop(folder, False, kind=kind)
+    except ModelRefused as error:
+        return None, str(error)
+    return code, json.loads((folder / "run" / "result.json").read_text())["message"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("sync", "1: SyncBatchNorm"),
+        ("talks", "talks to the other workers"),
+        ("smooths", "1.mean: each worker changes it"),
+    ],
+)
+def test_a_model_that_depends_on_who_computes_is_refused_by_name(tmp_path: Path, kind: str, words: str) -> None:
+    for code, said in run_world(2, _refusal, tmp_path, kind, folder=tmp_path):
+        assert code == (None if kind == "sync" else 64)
+        assert words in said
+
+
+def test_one_worker_may_train_what_several_could_not(tmp_path: Path) -> None:
+    ((code, _, said),) = run_world(1, run_loop, tmp_path, False, None, "smooths", folder=tmp_path)
+    assert code == 0
+    assert [text for text in said if text.startswith("1.mean changes with the forward passes")]
