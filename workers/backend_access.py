@@ -26,7 +26,7 @@ def _options(name: str) -> dict[str, Any]:
     if name in ("aws", "skypilot"):
         return {"root": machines_root()}
     if name == "kubernetes":
-        from trainer_client.backends.kubernetes_backend import place_from
+        from trainer_client.backends.kubernetes_place import place_from
 
         return {"place": place_from({**os.environ, "COUNTERFLOW_VAR_DIR": str(settings.VAR_DIR)})}
     return {}

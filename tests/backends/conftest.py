@@ -13,14 +13,15 @@ import pytest
 
 from tests.backends.bench import Bench, folder_for_all
 from tests.backends.kube_emulator import Kubelet, KubeServer
+from tests.backends.kubeflow_controller import TrainJobController
 from tests.backends.ray_head import PYTHON, RayHead, has_ray
 from tests.backends.skypilot_nodes import TASK, SkyPilotNodes
 from tests.backends.slurm_cluster import SlurmCluster
 from tests.services import require_service, wait_until
 from trainer_client.backends import get_backend
-from trainer_client.backends.kubernetes_objects import Place
+from trainer_client.backends.kubernetes_place import Place
 
-ENGINES = ("local", "aws", "slurm", "kubernetes", "ray", "skypilot")
+ENGINES = ("local", "aws", "slurm", "kubernetes", "kubeflow", "ray", "skypilot")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -106,6 +107,20 @@ def kubernetes(kube_server: KubeServer, tmp_path: Path) -> Iterator[Bench]:
     yield bench
     bench.clear()
     kubelet.stop()
+
+
+@pytest.fixture
+def kubeflow(kube_server: KubeServer, tmp_path: Path) -> Iterator[Bench]:
+    """The Kubernetes backend with TrainJobs, which a stand-in for Kubeflow Trainer makes Jobs of."""
+    controllers = [Kubelet(kube_server, "trial"), TrainJobController(kube_server, "trial")]
+    for controller in controllers:
+        controller.start()
+    place = Place(image="none", namespace="trial", python=sys.executable, runtime="counterflow")
+    bench = Bench(get_backend("kubernetes", place=place, client=kube_server.client()), tmp_path)
+    yield bench
+    bench.clear()
+    for controller in reversed(controllers):
+        controller.stop()
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,10 @@ import kubernetes
 from tests.services import wait_until
 
 JOBS, PODS = "batch/v1/jobs", "v1/pods"
+TRAIN_JOBS, RUNTIMES = (
+    "trainer.kubeflow.org/v1alpha1/trainjobs",
+    "trainer.kubeflow.org/v1alpha1/clustertrainingruntimes",
+)
 
 
 class KubeServer:
@@ -50,7 +54,7 @@ class KubeServer:
 
     async def _serve(self) -> None:
         async with kmock.KubernetesEmulator() as emulator, kmock.Server(emulator) as server:
-            for resource in (JOBS, PODS, "v1/services"):
+            for resource in (JOBS, PODS, "v1/services", TRAIN_JOBS, RUNTIMES):
                 emulator.resources[resource] = {}
             self.url = str(server.url).rstrip("/")
             await self._over.wait()
@@ -63,6 +67,7 @@ class Pod:
     name: str
     job: str
     index: int
+    container: str
     process: subprocess.Popen[bytes]
     kill_at: float = field(default=float("inf"))
     told: bool = False
@@ -92,12 +97,12 @@ class Kubelet:
 
     def _run(self) -> None:
         while not self._over.wait(0.2):
-            jobs = {job["metadata"]["name"]: job for job in _items(self._batch.list_namespaced_job, self.namespace)}
+            jobs = {job["metadata"]["name"]: job for job in items(self._batch.list_namespaced_job, self.namespace)}
             for name, job in jobs.items():
                 self._admit(name, job)
             if not self.pods:
                 continue
-            there = {pod["metadata"]["name"]: pod for pod in _items(self._core.list_namespaced_pod, self.namespace)}
+            there = {pod["metadata"]["name"]: pod for pod in items(self._core.list_namespaced_pod, self.namespace)}
             for pod in list(self.pods.values()):
                 self._look(pod, jobs.get(pod.job), there.get(pod.name))
             for name, job in jobs.items():
@@ -115,14 +120,14 @@ class Kubelet:
     def _start(self, name: str, job: dict[str, Any], index: int) -> None:
         """One container: its command and its own environment, nothing of the server's."""
         container = job["spec"]["template"]["spec"]["containers"][0]
-        environment = {entry["name"]: entry["value"] for entry in container["env"]}
+        environment = {entry["name"]: _value(entry, index) for entry in container["env"]}
         process = subprocess.Popen(
             container["command"],
             env={"PATH": os.environ["PATH"], "JOB_COMPLETION_INDEX": str(index)} | environment,
             stdout=subprocess.DEVNULL,
             cwd=os.getcwd(),
         )
-        pod = Pod(f"{name}-{index}-x", name, index, process)
+        pod = Pod(f"{name}-{index}-x", name, index, container["name"], process)
         meta = {
             "name": pod.name,
             "namespace": self.namespace,
@@ -132,7 +137,7 @@ class Kubelet:
         }
         self._core.create_namespaced_pod(
             self.namespace,
-            {"metadata": meta, "status": _pod_status("Running", {"running": {}})},
+            {"metadata": meta, "status": _pod_status(container["name"], "Running", {"running": {}})},
             _preload_content=False,
         )
         self.pods[pod.name] = pod
@@ -159,7 +164,7 @@ class Kubelet:
                     "reason": "Error" if code else "Completed",
                 }
             }
-            status = {"status": _pod_status("Failed" if code else "Succeeded", ended)}
+            status = {"status": _pod_status(pod.container, "Failed" if code else "Succeeded", ended)}
             with contextlib.suppress(kubernetes.client.ApiException):
                 self._core.patch_namespaced_pod(
                     pod.name, self.namespace, {"metadata": {"finalizers": []}} | status, _preload_content=False
@@ -167,10 +172,12 @@ class Kubelet:
 
     def _conclude(self, name: str, job: dict[str, Any]) -> None:
         mine = [pod for pod in self.pods.values() if pod.job == name]
-        if not mine or not all(pod.told for pod in mine) or (job.get("status") or {}).get("conditions"):
+        if not mine or not all(pod.told for pod in mine):
             return
         if job["metadata"].get("deletionTimestamp"):
             change: dict[str, Any] = {"metadata": {"finalizers": []}}
+        elif (job.get("status") or {}).get("conditions"):
+            return
         else:
             kind = "Failed" if any(pod.process.returncode for pod in mine) else "Complete"
             change = {"status": {"conditions": [{"type": kind, "status": "True", "reason": "BackoffLimitExceeded"}]}}
@@ -178,10 +185,18 @@ class Kubelet:
             self._batch.patch_namespaced_job(name, self.namespace, change, _preload_content=False)
 
 
-def _items(listing: Any, namespace: str) -> list[dict[str, Any]]:
+def items(listing: Any, namespace: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(listing(namespace, _preload_content=False).data)["items"]
     return found
 
 
-def _pod_status(phase: str, state: dict[str, Any]) -> dict[str, Any]:
-    return {"phase": phase, "containerStatuses": [{"name": "rank", "state": state}]}
+def _value(entry: dict[str, Any], index: int) -> str:
+    """Of one variable. The only field of a pod that is asked for is its index."""
+    if "value" in entry:
+        return str(entry["value"])
+    assert "job-completion-index" in entry["valueFrom"]["fieldRef"]["fieldPath"]
+    return str(index)
+
+
+def _pod_status(name: str, phase: str, state: dict[str, Any]) -> dict[str, Any]:
+    return {"phase": phase, "containerStatuses": [{"name": name, "state": state}]}

@@ -18,8 +18,8 @@ from tests.backends.kube_emulator import Kubelet, KubeServer
 from trainer_client.backends import BackendError, LaunchSpec, get_backend
 from trainer_client.backends import kubernetes_states as states
 from trainer_client.backends.kubernetes_api import KubernetesApi
-from trainer_client.backends.kubernetes_backend import place_from
-from trainer_client.backends.kubernetes_objects import Place, job_object, object_name, service_object
+from trainer_client.backends.kubernetes_objects import job_object, object_name, service_object
+from trainer_client.backends.kubernetes_place import Place, place_from
 
 PLAIN = Place(image="registry/trainer:1", volume_claim="runs", volume_path="/srv/runs")
 RICH = dataclasses.replace(

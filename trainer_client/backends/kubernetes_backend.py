@@ -1,4 +1,5 @@
-"""Training processes as Kubernetes Jobs: one Indexed Job a launch, one pod a rank, quotas by Kueue where a queue is named.
+"""Training processes as Kubernetes Jobs: one Indexed Job a launch, one pod a rank, quotas by Kueue where a queue is named. Where a
+runtime of Kubeflow Trainer is named, one TrainJob a launch.
 
 The run directory lies on a volume that the server and all pods mount at the same path. A Job never replaces a pod: what the
 cluster takes away is started as a new attempt, which has a fencing token of its own.
@@ -22,13 +23,21 @@ from trainer_client.backends.kubernetes_api import KubernetesApi
 from trainer_client.backends.kubernetes_objects import (
     CLAIM,
     FOLDER,
+    JOB,
+    KEPT_S,
     MARGIN_S,
     TAGS,
     WORKERS,
-    Place,
     job_object,
     object_name,
     service_object,
+)
+from trainer_client.backends.kubernetes_place import Place, place_from
+from trainer_client.backends.kubernetes_trainjobs import (
+    TRAIN_JOB,
+    job_of,
+    trainjob_object,
+    unfit,
 )
 from trainer_client.backends.rank_files import claim_locked, conclude, launch_folder, observe, result_of
 from trainer_client.backends.restarts import Restarting
@@ -44,36 +53,57 @@ class KubernetesBackend(Restarting):
 
     def __init__(self, place: Place | None = None, client: Any = None, dead_after_s: float = DEAD_AFTER_S) -> None:
         self.place = place or place_from(os.environ)
+        self._kinds = (TRAIN_JOB, JOB) if self.place.runtime else (JOB,)
         self._dead_after_s = dead_after_s
         self._api = KubernetesApi(self.place.namespace, os.environ.get("COUNTERFLOW_KUBE_CONTEXT", ""), client)
 
     def launch(self, spec: LaunchSpec) -> Handle:
-        """The name of the Job is made from the claim: of many callers the API server lets one create it."""
+        """The name of the object is made from the claim: of many callers the API server lets one create it."""
         if spec.spot == "only" and not (self.place.spot_labels or self.place.spot_tolerations):
             raise BackendError("no spot nodes are described (COUNTERFLOW_KUBE_SPOT_LABELS)", permanent=True)
         try:
             with claim_locked(spec):
-                job = self._api.job(object_name(spec.claim)) or self._created(spec)
+                job = self._found(object_name(spec.claim)) or self._created(spec)
         except OSError as error:
             raise BackendError(f"cannot launch in {spec.run_dir}: {error}") from error
         if (job["metadata"].get("annotations") or {}).get(CLAIM) != spec.claim:
             raise BackendError(f"job {job['metadata']['name']} exists and is not this launch's", permanent=True)
-        self._api.create_service(service_object(spec, self.place, str(job["metadata"].get("uid", ""))))
-        return self._handle(job)
+        handle = self._handle(job)
+        if handle["kind"] == JOB:  # Kubeflow makes one of its own
+            self._api.create_service(service_object(spec, self.place, str(job["metadata"].get("uid", ""))))
+        return handle
+
+    def _found(self, name: str) -> dict[str, Any] | None:
+        """What an earlier call made, before a runtime was named, too."""
+        return next((job for kind in self._kinds if (job := self._api.read(kind, name))), None)
 
     def _created(self, spec: LaunchSpec) -> dict[str, Any]:
+        self._check_runtime()
         command = [self.place.python if word == sys.executable else word for word in spec.command]
         folder = launch_folder(dataclasses.replace(spec, command=command))
         _old_marker_aside(Path(spec.run_dir))
-        job = self._api.create_job(job_object(spec, self.place, str(folder))) or self._api.job(object_name(spec.claim))
+        body = (trainjob_object if self.place.runtime else job_object)(spec, self.place, str(folder))
+        job = self._api.create(body) or self._found(object_name(spec.claim))
         if job is None:
             raise BackendError(f"the job of claim {spec.claim} was deleted while it was created")
         return job
+
+    def _check_runtime(self) -> None:
+        """`BackendError` where launches cannot be made from the runtime that the operator names."""
+        if not self.place.runtime:
+            return
+        kind, name = self.place.runtime_kind, self.place.runtime
+        runtime = self._api.runtime(kind, name)
+        why = "there is none" if runtime is None else unfit(runtime)
+        if why:
+            said = f"{kind} {name} (COUNTERFLOW_KUBE_RUNTIME) cannot be used: {why}; see docs/backends.md"
+            raise BackendError(said, permanent=True)
 
     def _handle(self, job: dict[str, Any]) -> Handle:
         meta = job["metadata"]
         return {
             "backend": self.name,
+            "kind": str(job.get("kind") or JOB),
             "claim": meta["annotations"][CLAIM],
             "id": f"{self.place.namespace}/{meta['name']}",
             "name": meta["name"],
@@ -84,10 +114,10 @@ class KubernetesBackend(Restarting):
 
     def poll(self, handle: Handle) -> Observation:
         folder, num_workers = Path(handle["folder"]), int(handle["num_workers"])
-        job = self._api.job(handle["name"])
+        job = self._api.read(_kind(handle), handle["name"])
         if job is None:
             return conclude(folder, num_workers, said=f"Kubernetes no longer has job {handle['name']}")
-        pods = self._api.pods(handle["name"])
+        pods = self._pods(handle)
         dead = states.unanswered(pods, time.time() - self._dead_after_s)
         for pod in dead:  # its rank may still run, cut off from us: its attempt's token is worth nothing by then
             self._api.delete_pod(pod["metadata"]["name"], 0)
@@ -100,6 +130,9 @@ class KubernetesBackend(Restarting):
         if states.suspended(job) and any((folder / "ranks").glob("*.started")):
             return Observation("lost", detail=f"job {handle['name']} was evicted: it is suspended again")
         return Observation("starting", detail=states.why_waiting(job, pods))
+
+    def _pods(self, handle: Handle) -> list[dict[str, Any]]:
+        return self._api.pods(job_of(handle["name"]) if _kind(handle) == TRAIN_JOB else handle["name"])
 
     @staticmethod
     def _alive(
@@ -137,15 +170,15 @@ class KubernetesBackend(Restarting):
 
     def stop(self, handle: Handle, grace_s: float) -> None:
         """Pods get SIGTERM and, after `grace_s` or their own grace time if that is shorter, SIGKILL."""
-        pods = states.living(self._api.pods(handle["name"]))
-        job = self._api.job(handle["name"])
+        pods = states.living(self._pods(handle))
+        job = self._api.read(_kind(handle), handle["name"])
         if job is None or (states.finished(job) and not pods):
             return
         folder = Path(handle["folder"])
         if folder.is_dir():
             body = {"grace_s": grace_s, "asked_at": time.time()}
             write_durably(folder / "stop.json", json.dumps(body).encode())
-        self._api.delete_job(handle["name"])
+        self._api.delete(_kind(handle), handle["name"])
         for pod in pods:
             self._api.delete_pod(pod["metadata"]["name"], math.ceil(grace_s) + MARGIN_S)
 
@@ -155,44 +188,16 @@ class KubernetesBackend(Restarting):
 
     def list(self, tag: str = "") -> list[Handle]:
         key, _, value = tag.partition("=")
-        handles = [self._handle(job) for job in self._api.jobs() if not states.finished(job)]
+        found = [job for kind in self._kinds for job in self._api.all_of(kind)]
+        for job in found:  # nothing else ends a TrainJob's life; a Job has its own time
+            if job.get("kind") == TRAIN_JOB and states.finished_before(job, time.time() - KEPT_S):
+                self._api.delete(TRAIN_JOB, job["metadata"]["name"])
+        handles = [self._handle(job) for job in found if not states.finished(job)]
         return [handle for handle in handles if not tag or handle["tags"].get(key) == value]
 
 
-def place_from(said: Any) -> Place:
-    """The place that the environment describes. `BackendError` naming what is missing."""
-
-    def get(name: str, default: str = "") -> str:
-        return str(said.get(f"COUNTERFLOW_KUBE_{name}", default))
-
-    for name in ("IMAGE", "VOLUME_CLAIM"):
-        if not get(name):
-            raise BackendError(f"COUNTERFLOW_KUBE_{name} is not set; see docs/backends.md", permanent=True)
-    user = get("USER_ID")
-    return Place(
-        image=get("IMAGE"),
-        namespace=get("NAMESPACE", "default"),
-        python=get("PYTHON", "python"),
-        volume_claim=get("VOLUME_CLAIM"),
-        volume_path=get("VOLUME_PATH") or str(Path(said.get("COUNTERFLOW_VAR_DIR", "var")).resolve()),
-        gpus_per_worker=int(get("GPUS_PER_WORKER", "0")),
-        cpu=get("CPU"),
-        memory=get("MEMORY"),
-        queue=get("QUEUE"),
-        priority_class=get("PRIORITY_CLASS"),
-        service_account=get("SERVICE_ACCOUNT"),
-        user_id=int(user) if user else (os.getuid() or None),
-        spot_labels=dict(pair.split("=", 1) for pair in get("SPOT_LABELS").split(",") if "=" in pair),
-        spot_tolerations=tuple(_toleration(text) for text in get("SPOT_TOLERATIONS").split(",") if text),
-    )
-
-
-def _toleration(text: str) -> dict[str, str]:
-    """`key=value:effect`, as kubectl writes taints; `:effect` may be left out, and `=value`."""
-    taint, _, effect = text.partition(":")
-    key, has_value, value = taint.partition("=")
-    matched = {"operator": "Equal", "value": value} if has_value else {"operator": "Exists"}
-    return {"key": key} | matched | ({"effect": effect} if effect else {})
+def _kind(handle: Handle) -> str:
+    return str(handle.get("kind") or JOB)
 
 
 def _old_marker_aside(run_dir: Path) -> None:

@@ -1,4 +1,7 @@
-"""The Kubernetes objects of one launch as plain dictionaries: an Indexed Job, and a headless Service that names its pods."""
+"""The Kubernetes objects of one launch as plain dictionaries: an Indexed Job, and a headless Service that names its pods.
+
+`kubernetes_trainjobs` has what stands in their place where Kubeflow Trainer is used.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ import hashlib
 import json
 import math
 import re
-from dataclasses import dataclass, field
 from typing import Any
 
 from trainer_client.backends.base import LaunchSpec
+from trainer_client.backends.kubernetes_place import Place
 
+JOB = "Job"
 MANAGER = "counterflow"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 CLAIM = "counterflow.dev/claim"  # an annotation: a label would not hold every claim
@@ -23,28 +27,8 @@ CONTAINER = "rank"
 MASTER_PORT = 29500
 MARGIN_S = 5  # between the keeper's kill of its rank and the kubelet's kill of the keeper
 KEPT_S = 86_400  # ended Jobs stay that long for whoever looks
-_LABEL = re.compile(r"^[a-z]([a-z0-9-]{0,50}[a-z0-9])?$")  # leaves room for "-4095" in a pod's host name
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where launches go, the same for all of them. `spot_labels` mark nodes that can be taken back, `spot_tolerations` let pods
-    onto them."""
-
-    image: str
-    namespace: str = "default"
-    python: str = "python"
-    volume_claim: str = ""
-    volume_path: str = ""
-    gpus_per_worker: int = 0
-    cpu: str = ""
-    memory: str = ""
-    queue: str = ""
-    priority_class: str = ""
-    service_account: str = ""
-    user_id: int | None = None
-    spot_labels: dict[str, str] = field(default_factory=dict)
-    spot_tolerations: tuple[dict[str, str], ...] = ()
+# Leaves room for "-node-0-4095-abcde" in the name of a TrainJob's pod.
+_LABEL = re.compile(r"^[a-z]([a-z0-9-]{0,43}[a-z0-9])?$")
 
 
 def object_name(claim: str) -> str:
@@ -57,14 +41,10 @@ def object_name(claim: str) -> str:
 
 def job_object(spec: LaunchSpec, place: Place, folder: str) -> dict[str, Any]:
     """One pod a rank. A pod that fails ends the Job: what comes after is a new attempt's, never a new pod of this one."""
-    name = object_name(spec.claim)
-    labels = {MANAGED_BY: MANAGER} | ({QUEUE: place.queue} if place.queue else {})
-    tags = {str(k): str(v) for k, v in spec.tags.items()} | {"job": spec.job, "attempt": spec.attempt}
-    notes = {CLAIM: spec.claim, TAGS: json.dumps(tags), FOLDER: folder, WORKERS: str(spec.num_workers)}
     return {
         "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, "namespace": place.namespace, "labels": labels, "annotations": notes},
+        "kind": JOB,
+        "metadata": metadata(spec, place, folder),
         "spec": {
             "completionMode": "Indexed",
             "completions": spec.num_workers,
@@ -78,10 +58,21 @@ def job_object(spec: LaunchSpec, place: Place, folder: str) -> dict[str, Any]:
     }
 
 
+def metadata(spec: LaunchSpec, place: Place, folder: str) -> dict[str, Any]:
+    """What every launch is found by, and its handle made from."""
+    tags = {str(k): str(v) for k, v in spec.tags.items()} | {"job": spec.job, "attempt": spec.attempt}
+    return {
+        "name": object_name(spec.claim),
+        "namespace": place.namespace,
+        "labels": {MANAGED_BY: MANAGER} | ({QUEUE: place.queue} if place.queue else {}),
+        "annotations": {CLAIM: spec.claim, TAGS: json.dumps(tags), FOLDER: folder, WORKERS: str(spec.num_workers)},
+    }
+
+
 def service_object(spec: LaunchSpec, place: Place, owner_uid: str) -> dict[str, Any]:
     """Names for the pods; it goes with its Job. Ranks are found before they are ready: they get ready together."""
     name = object_name(spec.claim)
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": owner_uid}
+    owner = {"apiVersion": "batch/v1", "kind": JOB, "name": name, "uid": owner_uid}
     return {
         "apiVersion": "v1",
         "kind": "Service",

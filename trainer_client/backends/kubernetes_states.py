@@ -1,4 +1,5 @@
-"""What a Job and its pods say: whether the launch waits, runs or is over, and why. Pure; objects as the API serves them."""
+"""What a Job or TrainJob and its pods say: whether the launch waits, runs or is over, and why. Pure; objects as the API serves
+them."""
 
 from __future__ import annotations
 
@@ -7,14 +8,21 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainer_client.backends.kubernetes_objects import CONTAINER, QUEUE
+from trainer_client.backends.kubernetes_trainjobs import NODE, TRAIN_JOB
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 ENDED_PHASES = ("Succeeded", "Failed")
 
 
 def finished(job: Mapping[str, Any]) -> bool:
-    """The Job controller says that it is complete or has failed."""
-    return any(_holds(job, kind) for kind in ("Complete", "Failed"))
+    """Its controller says that it is complete or has failed."""
+    return any(_held(job, kind) for kind in ("Complete", "Failed"))
+
+
+def finished_before(job: Mapping[str, Any], before_s: float) -> bool:
+    """It was over by `before_s` (unix seconds)."""
+    ends = [c["lastTransitionTime"] for kind in ("Complete", "Failed") if (c := _held(job, kind))]
+    return any(dt.datetime.fromisoformat(end).timestamp() < before_s for end in ends)
 
 
 def living(pods: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -54,6 +62,8 @@ def why_waiting(job: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> st
         waiting = ((_container(pod).get("state") or {}).get("waiting")) or {}
         if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
             return f"job {name} cannot start its containers: {waiting['reason']} {waiting.get('message') or ''}".strip()
+    if job.get("kind") == TRAIN_JOB and not _status(job).get("jobsStatus"):
+        return f"job {name} waits for Kubeflow Trainer to make its pods"
     return f"job {name} starts"
 
 
@@ -82,14 +92,14 @@ def taken_away(pods: Iterable[Mapping[str, Any]]) -> str:
 
 
 def why_failed(job: Mapping[str, Any]) -> str:
-    for condition in _status(job).get("conditions") or []:
-        if condition.get("type") == "Failed" and condition.get("status") == "True":
-            return f"{condition.get('reason')}: {condition.get('message') or ''}".strip(": ")
-    return ""
+    failed = _held(job, "Failed")
+    return f"{failed.get('reason')}: {failed.get('message') or ''}".strip(": ") if failed else ""
 
 
-def _holds(job: Mapping[str, Any], kind: str) -> bool:
-    return any(c.get("type") == kind and c.get("status") == "True" for c in _status(job).get("conditions") or [])
+def _held(job: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+    """The condition, where it holds."""
+    conditions = _status(job).get("conditions") or []
+    return next((c for c in conditions if c.get("type") == kind and c.get("status") == "True"), None)
 
 
 def _status(thing: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -98,4 +108,4 @@ def _status(thing: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     statuses = _status(pod).get("containerStatuses") or []
-    return next((status for status in statuses if status.get("name") == CONTAINER), {})
+    return next((status for status in statuses if status.get("name") in (CONTAINER, NODE)), {})

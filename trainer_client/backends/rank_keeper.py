@@ -36,7 +36,7 @@ def main(folder_name: str) -> int:
     """Run the rank that the engine's variables name; 0 when it left in order."""
     folder = Path(folder_name)
     spec = LaunchSpec.from_json(json.loads((folder / "spec.json").read_bytes()))
-    rank = int(_first_of("SLURM_PROCID", "RANK", "JOB_COMPLETION_INDEX"))
+    rank = int(_first_of("SLURM_PROCID", "RANK", "JOB_COMPLETION_INDEX", "PET_NODE_RANK"))
     if not _first_start(folder, rank):
         print(f"rank {rank} of this launch has run before; a new start is a new attempt's", file=sys.stderr)
         return EXIT_SUPERSEDED
@@ -132,8 +132,9 @@ def _local_place() -> tuple[int, int]:
 
 def _master(folder: Path, rank: int) -> tuple[str, int]:
     """Address and port of rank 0: the engine's where it gives them, else what rank 0 wrote into the folder."""
-    if "MASTER_ADDR" in os.environ and "SLURM_PROCID" not in os.environ:
-        return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    for prefix in ("", "PET_"):  # Kubeflow's torch runtimes speak to torchrun
+        if f"{prefix}MASTER_ADDR" in os.environ and "SLURM_PROCID" not in os.environ:
+            return os.environ[f"{prefix}MASTER_ADDR"], int(os.environ[f"{prefix}MASTER_PORT"])
     path = folder / "master.json"
     if rank == 0:
         write_durably(path, json.dumps({"address": _address(), "port": _free_port()}).encode())
