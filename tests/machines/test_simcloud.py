@@ -1,9 +1,11 @@
-"""The simulated cloud by its own clock: prices, capacity, notices, ends and the bill. No process, no waiting."""
+"""The simulated cloud by its own clock: prices, capacity, notices, ends and the bill."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import signal
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from trainer_client.backends import processes
 from workers.simcloud import cloud as cloud_module
 from workers.simcloud.cloud import Cloud, Refused
 from workers.simcloud.machines import MachineStore
@@ -139,6 +142,32 @@ def test_when_capacity_falls_the_youngest_get_a_notice_and_end_after_it(
     at(cloud, clock, 81)
     assert cloud.describe("young")["status"] == "terminated"
     assert cloud.describe("old")["status"] == "running"
+
+
+def test_what_still_runs_on_a_machine_when_half_of_its_notice_is_over_is_told_to_leave(
+    tmp_path: Path, clock: Clock, store: MachineStore
+) -> None:
+    """With the server away nobody else tells it."""
+    cloud = Cloud(options(tmp_path, [1.0, 1.0], [2, 1]), store)
+    cloud.create("old", SPOT, {})
+    cloud.create("young", SPOT, {})
+    at(cloud, clock, 10)
+    ranks = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+    workers = [{"rank": rank, **processes.identity(process.pid)} for rank, process in enumerate(ranks)]
+    (tmp_path / "state.json").write_text(json.dumps({"workers": workers}))
+    try:
+        for rank, name in enumerate(("old", "young")):
+            cloud.attach(name, folder=str(tmp_path), rank=rank)
+        at(cloud, clock, 61)
+        at(cloud, clock, 70.9)
+        assert [process.poll() for process in ranks] == [None, None]
+        at(cloud, clock, 71)
+        assert ranks[1].wait(30) == -signal.SIGTERM
+        assert ranks[0].poll() is None
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
 
 
 def test_a_token_is_one_machine_and_a_withdrawn_one_never_gets_any(

@@ -182,6 +182,7 @@ class Cloud:
         elif record["ends_by"] is not None and now_s >= record["ends_by"]:
             self._end(record)
         elif record["status"] == "running":
+            self._shut_down(record, now_s)
             last_s = record["prices"][-1][0]
             for quote in self.market.changes(OfferName(**record["offer"]), last_s, now_s):
                 if Decimal(record["prices"][-1][1]) != quote.price_usd_per_hour:
@@ -203,6 +204,15 @@ class Cloud:
             record |= {"notice_at": now_s, "ends_by": round(ends_by, 6)}
             self.store.put(record)
 
+    def _shut_down(self, record: Record, now_s: float) -> None:
+        """Half of the notice is over: SIGTERM to what still runs there, as where a machine shuts down; the server may be away."""
+        half_s = record["notice_at"] and (record["notice_at"] + record["ends_by"]) / 2
+        if half_s is None or now_s < half_s or record.get("is_told"):
+            return
+        if any([processes.send(worker, signal.SIGTERM) for worker in _workers_on(record["attached"]) or ()]):
+            record["is_told"] = True
+            self.store.put(record)
+
     def _end(self, record: Record) -> None:
         """The machine is gone, and with it what ran on it. Its cost ends at this moment."""
         if record["status"] == "terminated":
@@ -211,16 +221,17 @@ class Cloud:
         self.store.put(record | {"status": "terminated", "ended_at": _now()})
 
     def _take_down(self, attached: dict[str, Any] | None) -> None:
-        if attached is None:
-            return
-        folder = Path(attached["folder"])
-        state = _read(folder / "state.json")
-        if state is None:  # nothing started yet: without this machine it never will
-            processes.send((_read(folder / "handle.json") or {}).get("launcher"), signal.SIGKILL)
-            return
-        for worker in state["workers"]:
-            if worker["rank"] == attached["rank"]:
-                processes.send(worker, signal.SIGKILL)
+        workers = _workers_on(attached)
+        if attached is not None and workers is None:  # nothing started yet: without this machine it never will
+            processes.send((_read(Path(attached["folder"]) / "handle.json") or {}).get("launcher"), signal.SIGKILL)
+        for worker in workers or ():
+            processes.send(worker, signal.SIGKILL)
+
+
+def _workers_on(attached: dict[str, Any] | None) -> list[dict[str, Any]] | None:
+    """The processes of the rank that runs on a machine; None where the launch has not begun, or nothing runs there."""
+    state = _read(Path(attached["folder"]) / "state.json") if attached is not None else None
+    return [worker for worker in state["workers"] if worker["rank"] == attached["rank"]] if attached and state else None
 
 
 def _read(path: Path) -> dict[str, Any] | None:
