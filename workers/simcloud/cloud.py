@@ -209,7 +209,7 @@ class Cloud:
         half_s = record["notice_at"] and (record["notice_at"] + record["ends_by"]) / 2
         if half_s is None or now_s < half_s or record.get("is_told"):
             return
-        if any([processes.send(worker, signal.SIGTERM) for worker in _workers_on(record["attached"]) or ()]):
+        if any(processes.send(worker, signal.SIGTERM) for worker in _workers_on(record["attached"]) or ()):
             record["is_told"] = True
             self.store.put(record)
 
