@@ -2,7 +2,7 @@
 
 The programme's tables say what it would do in every state, its chain what the market may do. So the job is run along drawn
 market paths, with an amount of work that differs from path to path as far as the pace is uncertain, and the spread of the
-ends is the answer. The price stays where it is, as in the programme itself.
+ends is the answer. The price of the slots ahead is one number, as in the programme itself.
 
 Legend: P paths, T slots to the deadline, X market states, J modes of the job, W work cells, S job states.
 """
@@ -153,19 +153,20 @@ def roll(after, first, costs, now_costs, gain, nxt, wait, speed, top_mode, cell,
 
 
 @njit(cache=True, nogil=True)
-def roll_basic(p, policy, slot, works, held_spot, held_od, left, carried, price, most):  # type: ignore[no-untyped-def]
-    """The same for a guarded policy that needs no model, from `slot` of its own count on. carried [P, T] spot to be had."""
+def roll_basic(p, policy, slot, works, held_spot, held_od, left, carried, now_price, price, most):  # type: ignore[no-untyped-def]
+    """The same for a guarded policy that needs no model, from `slot` of its own count on. carried [P, T] spot to be had, at
+    `now_price` in this slot and at `price` in the later ones."""
     num_paths, num_slots = carried.shape
     total, ends = np.zeros(num_paths), np.zeros(num_paths)
     for i in range(num_paths):
         work, spot, od, rest, end = works[i], held_spot, held_od, left, -1.0
         for t in range(num_slots):
-            here = carried[i, t]
-            want, sure, rule = _WANT(p, policy, slot + t, work, spot, od, rest, here, price)
-            want, sure, rule = _GUARD(p, slot + t, work, spot, od, rest, here, price, total[i], want, sure, rule)
+            here, at = carried[i, t], now_price if t == 0 else price
+            want, sure, rule = _WANT(p, policy, slot + t, work, spot, od, rest, here, at)
+            want, sure, rule = _GUARD(p, slot + t, work, spot, od, rest, here, at, total[i], want, sure, rule)
             done, rest = _STEP(p, spot, od, rest, want, sure)
             spot, od = want, sure
-            paid = spot * price + od * p.on_demand_price
+            paid = spot * at + od * p.on_demand_price
             if done >= work - 1e-9:
                 share = work / done if done > 0 else 0.0
                 total[i] += paid * share

@@ -155,6 +155,14 @@ class Allocation:
 
 
 @dataclass(frozen=True)
+class Ahead:
+    """What a forecaster expects of the slots after the present one, each shape [H]; None of what it does not say."""
+
+    availability: FloatArray | None = None
+    price: FloatArray | None = None
+
+
+@dataclass(frozen=True)
 class Offer:
     """One place where the job can run, up to and including the present slot: arrays of shape [history + 1]."""
 
@@ -164,6 +172,15 @@ class Offer:
     on_demand_price: float | None = None  # the job's if absent
     spot_allowed: bool = True
     move_cost: float = 0.0  # egress, money for one move into this offer
+    ahead: Ahead = Ahead()
+
+    def price_ahead(self, num_slots: int) -> float:
+        """The mean of the prices expected in so many slots after the present one; the price in force where nothing is."""
+        line = self.ahead.price
+        if line is None or not len(line) or num_slots < 1:
+            return float(self.price[-1])
+        known = line[:num_slots]
+        return float((known.sum() + (num_slots - len(known)) * known[-1]) / num_slots)
 
 
 @dataclass(frozen=True)

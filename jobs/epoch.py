@@ -19,6 +19,7 @@ from jobs.scheduler.priority import Priority
 from jobs.scheduler.procurement import ASK_KIND, Standing
 from jobs.scheduler.tasks import deadline_slots, situation_of
 from jobs.scheduler.wishes import wishes
+from jobs.selectors.forecasts import stored_forecasts
 from jobs.selectors.planning import (
     JobRows,
     job_rows,
@@ -50,9 +51,7 @@ def epoch_run(*, now: dt.datetime, why: dict[int, str]) -> list[Decision]:
     if not wanted:
         return []
     epoch = epoch_read(now=now, jobs=jobs)
-    facts = [facts_of(epoch, epoch.rows[job.pk]) for job in wanted]
-    for one in facts:
-        past_read(epoch, one)
+    facts = [past_read(epoch, facts_of(epoch, epoch.rows[job.pk])) for job in wanted]
     kinds_want(wanted=epoch.kinds.values(), now=now)
     found = wishes(facts, epoch.markets, now.timestamp())
     ranks = priorities_of(epoch, {job.pk: one for job, one in zip(wanted, facts, strict=True)})
@@ -75,7 +74,10 @@ def epoch_read(*, now: dt.datetime, jobs: list[Job]) -> Epoch:
     offers = offers_for_planning()
     known = leaders(offers=[one.offer for one in offers if one.offer.is_spot])
     refusals, others = offer_refusals(now=now), unplanned(jobs=jobs)
-    return Epoch(now, jobs, rows, offers, rules, slot_s, every_s, known, refusals=refusals, unplanned=others)
+    stored = stored_forecasts(offers=[one.offer for one in offers if one.offer.is_spot])
+    return Epoch(
+        now, jobs, rows, offers, rules, slot_s, every_s, known, refusals=refusals, forecasts=stored, unplanned=others
+    )
 
 
 def standing_of(epoch: Epoch, rows: JobRows, facts: PlanFacts, *, is_urgent: bool) -> Standing:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from forecasting.problem import Ahead
 from forecasting.problem import Offer as Market
 from jobs.completions import completion_known, work_left
 from jobs.deadlines import CHANGEOVER_S
@@ -18,6 +19,7 @@ from jobs.models import Job, Offer, PolicyWeights, Rule
 from jobs.plan_offers import needs_words, on_demand_usd_per_hour, spot_quote, spot_refused_words
 from jobs.scheduler import procurement
 from jobs.scheduler.completion import Completion
+from jobs.scheduler.forecasts import ForecastUse, StoredForecast, count_ahead, price_ahead
 from jobs.scheduler.kinds import Kind, kind_of
 from jobs.scheduler.planner import SELECTOR, Followed, Markets, PlanFacts, slot_of, uses_programme
 from jobs.scheduler.speed import Speed, pace_spread, speed_of
@@ -52,10 +54,14 @@ class Epoch:
     known: dict[tuple[str, str], PolicyWeights] = field(default_factory=dict)
     kinds: dict[tuple[str, str], tuple[Offer, Kind]] = field(default_factory=dict)  # that jobs of the selector were of
     refusals: dict[int, Refusals] = field(default_factory=dict)  # by offer
+    forecasts: dict[tuple[int, str], StoredForecast] = field(default_factory=dict)  # by offer and target
     unplanned: Unplanned = field(default_factory=lambda: Unplanned({}, {}))  # what else counts against the quotas
     markets: Markets = field(init=False)
     limits: procurement.Settings = field(init=False)
     completions: dict[int, Completion | None] = field(init=False, default_factory=dict)  # by job, read once
+    used: dict[tuple[str, float], tuple[ForecastUse, ForecastUse]] = field(
+        init=False, default_factory=dict
+    )  # by market
 
     def __post_init__(self) -> None:
         self.markets = Markets(self.slot_s)
@@ -189,15 +195,25 @@ def _approval_s(epoch: Epoch, rows: JobRows) -> float:
     return float(rule.default_after_s) if rule is not None else float(Rule._meta.get_field("default_after_s").default)
 
 
-def past_read(epoch: Epoch, facts: PlanFacts) -> None:
-    """Read the offer's past on the job's slots, once per offer and slot length."""
+def past_read(epoch: Epoch, facts: PlanFacts) -> PlanFacts:
+    """Read the offer's past and what is forecast on the job's slots, once per offer and slot length; the facts say by whom."""
     if not uses_programme(facts) or facts.spot is None or facts.time_left_s is None:
-        return
+        return facts
     slot_s = slot_of(facts.time_left_s, epoch.slot_s)
     key = (facts.spot.offer, slot_s)
     if key not in epoch.markets.past:
-        offer = epoch.offer(facts.spot.offer)
-        epoch.markets.past[key] = market_past(offer, slot_s=slot_s, now=epoch.now)
+        epoch.markets.past[key], epoch.used[key] = _market(epoch, epoch.offer(facts.spot.offer), slot_s)
+    price, count = epoch.used[key]
+    return replace(facts, forecasts=(price, count) if facts.followed.policy.startswith("AHAP") else (price,))
+
+
+def _market(epoch: Epoch, offer: OfferNow, slot_s: float) -> tuple[Market, tuple[ForecastUse, ForecastUse]]:
+    """An offer's past with the price and the availability ahead, and whose forecasts these are."""
+    past, now_s = market_past(offer, slot_s=slot_s, now=epoch.now), epoch.now.timestamp()
+    stored = {target: epoch.forecasts.get((offer.offer.pk, target)) for target in ("price", "availability")}
+    prices, price = price_ahead(stored["price"], price=float(past.price[-1]), now_s=now_s, slot_s=slot_s)
+    counts, count = count_ahead(stored["availability"], count=int(past.availability[-1]), now_s=now_s, slot_s=slot_s)
+    return replace(past, ahead=Ahead(counts, prices)), (price, count)
 
 
 def market_past(now_at: OfferNow, *, slot_s: float, now: dt.datetime) -> Market:

@@ -28,8 +28,7 @@ def _plan_anew(plan: JobPlan, job: Job, now: dt.datetime) -> None:
     """As the next epoch would plan it, on the market of now."""
     others = [other for other in planned_jobs() if other.pk != job.pk]
     epoch = epoch_read(now=now, jobs=[*others, job])
-    facts = facts_of(epoch, epoch.rows[job.pk])
-    past_read(epoch, facts)
+    facts = past_read(epoch, facts_of(epoch, epoch.rows[job.pk]))
     _, wish = wishes([facts], epoch.markets, now.timestamp())[0]
     _take_over(plan, job, facts, wish, now)
 
@@ -55,6 +54,7 @@ def _take_over(plan: JobPlan, job: Job, facts: PlanFacts, wish: Wish, now: dt.da
     if uses_programme(facts):
         plan.policy = facts.followed.words
         plan.reasons.append(f"Decided by {plan.policy}.")
+    plan.reasons += [f"{use.words}." for use in facts.forecasts]
     if facts.speed is not None:
         step = facts.speed.step_time_s(facts.n_max)
         plan.reasons.append(f"{step:.3g} s a step with {facts.n_max} machines, by earlier attempts or the job file.")

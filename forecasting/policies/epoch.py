@@ -2,7 +2,7 @@
 
 The expected cost to go depends on the work and the slots left, not on how a job came to them. So the pass is made once, for
 the largest work and the latest deadline of the group, and every job of the group looks up its own place in it. The
-time of day would tie the pass to one deadline and is left out here.
+time of day would tie the pass to one deadline and is left out here; for the same reason the price of the slots ahead is one number.
 
 A job that follows another policy than the programme is decided by that policy, one by one. Its outlook is that of the policy where
 a compiled rule can be run along the paths of the group, else that of the programme, and says so.
@@ -101,7 +101,10 @@ def plan_many(
     looks = [_Look(*parts, num_paths) for parts in zip(spreads, ends, others, least, strict=True)]
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for i, s in enumerate(situations):
-        groups[(_shape(s.job), id(s.offers[0].availability), len(s.offers[0].availability), s.spot_price)].append(i)
+        offer = s.offers[0]
+        groups[
+            (_shape(s.job), id(offer.availability), len(offer.availability), s.spot_price, id(offer.ahead.price))
+        ].append(i)
     answers: list[Planned | None] = [None] * len(situations)
 
     def plan(members: list[int]) -> None:
@@ -144,7 +147,7 @@ def _group(situations: list[Situation], looks: list[_Look], settings: ChainSetti
     most = replace(first.job, work=work, deadline_slots=horizon)
     offer = first.offers[0]
     tables = build_tables(
-        most, offer.availability, float(offer.price[-1]), first.clock_s, horizon, horizon, settings
+        most, offer.availability, offer.price_ahead(horizon), first.clock_s, horizon, horizon, settings
     ) if _fits(most) else None  # fmt: skip
     if tables is None:
         return [_alone(s, alone, look) for s, look in zip(situations, looks, strict=True)]
@@ -195,7 +198,7 @@ def _followed_outlook(s: Situation, look: _Look, tables: Tables, paths: IntArray
     carried[:, 0] = s.available
     total, ends = roll_basic(
         packed_job(line), code, line.slot, work_quantiles(s.work_left, look.spread, len(paths)), s.held_spot,
-        s.held_on_demand, s.changeover_left_s / s.job.slot_s, carried, s.spot_price, LATE_SLOTS * horizon,
+        s.held_on_demand, s.changeover_left_s / s.job.slot_s, carried, s.spot_price, tables.price, LATE_SLOTS * horizon,
     )  # fmt: skip
     return summarize(total, ends, look.deadline)
 
@@ -209,10 +212,10 @@ def _spot_pays(s: Situation) -> bool:
 
 
 def _costs_of_states(s: Situation, tables: Tables) -> FloatArray:
-    """Cost of a slot in each state of the market, [X, J]: the same for all jobs of a group."""
+    """Cost of a slot ahead in each state of the market, [X, J]: the same for all jobs of a group."""
     carried = tables.chain.sizes[tables.chain.level]
-    there = carried if _spot_pays(s) else np.zeros_like(carried)
-    return tables.machine.costs(s.job, there, np.full(len(carried), s.spot_price))
+    there = carried if s.job.spot_allowed and tables.price < s.job.on_demand_price else np.zeros_like(carried)
+    return tables.machine.costs(s.job, there, np.full(len(carried), tables.price))
 
 
 def _outlook(s: Situation, tables: Tables, costs: FloatArray, paths: IntArray, horizon: int, look: _Look) -> Outlook:
@@ -244,7 +247,9 @@ def spot_only_outlook(
     lost = np.minimum(1.0, (s.job.changeover_s or 0.0) / s.job.slot_s)
     gains = s.job.curve[carried] * np.where(carried > before, 1 - lost, 1.0)
     end = float(s.slots_left) if deadline is None else deadline
-    return spot_ends(gains, carried * s.spot_price, work_quantiles(s.work_left, spread, num_paths), end)
+    prices = np.full(horizon, s.offers[0].price_ahead(max(1, s.slots_left)))
+    prices[0] = s.spot_price
+    return spot_ends(gains, carried * prices, work_quantiles(s.work_left, spread, num_paths), end)
 
 
 def _fits(job: Job) -> bool:

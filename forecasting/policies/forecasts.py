@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from forecasting.problem import FloatArray, IntArray
+from forecasting.problem import FloatArray, IntArray, Offer
 
 Forecaster = Callable[[IntArray, FloatArray, int], tuple[FloatArray, FloatArray]]
 
@@ -39,6 +39,34 @@ def _rate(events: np.ndarray[Any, Any], exposed: np.ndarray[Any, Any]) -> float:
 def persistence_forecast(availability: IntArray, price: FloatArray, horizon: int) -> tuple[FloatArray, FloatArray]:
     """Everything stays as it is."""
     return np.full(horizon, float(availability[-1])), np.full(horizon, float(price[-1]))
+
+
+def with_ahead(offer: Offer, inner: Forecaster) -> Forecaster:
+    """What is forecast at the present of `offer` where it comes with a forecast, and as far as that goes; else `inner`.
+
+    A plan of an earlier slot is made of what was seen since and the same forecast, so that plans that are averaged believe
+    the same. What is asked of an earlier slot for one slot only tests the forecaster: that is `inner`, without a look ahead.
+    """
+
+    def expected(availability: IntArray, price: FloatArray, horizon: int) -> tuple[FloatArray, FloatArray]:
+        there, at = inner(availability, price, horizon)
+        back = len(offer.availability) - len(availability)
+        if back and horizon == 1:
+            return there, at
+        ahead = offer.ahead
+        return _begun_by(offer.availability, back, ahead.availability, there), _begun_by(
+            offer.price, back, ahead.price, at
+        )
+
+    return expected
+
+
+def _begun_by(past: IntArray | FloatArray, back: int, ahead: FloatArray | None, line: FloatArray) -> FloatArray:
+    """`line` with the last `back` slots of the past and what is forecast after them in place of its beginning."""
+    if ahead is None:
+        return line
+    known = np.concatenate([past[len(past) - back :], ahead])[: len(line)]
+    return np.concatenate([known, line[len(known) :]])
 
 
 def noisy(inner: Forecaster, share: float, seed: int = 0) -> Forecaster:

@@ -2,8 +2,9 @@
 
 At the start, and then every quarter of the time to the deadline, a semi-Markov chain is fitted to everything seen so far
 (`chain`), and the expected cost to go is computed by backward induction over (slot, market state, work left, what is held)
-(`program`). In between, a decision is one look into that table with the exact work left. The price is taken to stay
-where it is (prices are close to a random walk); when it has moved by more than a share, the table is computed again.
+(`program`). In between, a decision is one look into that table with the exact work left. The price of the slots ahead is
+one number: the mean of what is forecast for them, else the one in force (prices are close to a random walk); when that has
+moved by more than a share, the table is computed again.
 """
 
 import math
@@ -39,6 +40,7 @@ class Tables:
     wait: FloatArray  # [S]
     top_mode: int
     cell: float
+    price: float  # of a spot GPU in the slots ahead
 
 
 class StochasticProgram:
@@ -95,7 +97,10 @@ class StochasticProgram:
 
     def _solved(self, s: Situation, made_at: int, every: int) -> Tables:
         stop = len(s.offers[0].availability) - (s.slot - made_at)
-        past, price = s.offers[0].availability[:stop], float(s.offers[0].price[stop - 1])
+        past = s.offers[0].availability[:stop]
+        # A forecast is known of the present slot only: where the table is older, the price of its slot stays.
+        is_now = stop == len(s.offers[0].availability)
+        price = s.offers[0].price_ahead(s.slots_left) if is_now else float(s.offers[0].price[stop - 1])
         key = (s.job, made_at, stop, price, zlib.crc32(past.tobytes()))
         found = self._tables.get(key)
         if found is None:
@@ -128,7 +133,7 @@ def refresh_slots(job: Job, refreshes: int) -> int:
 def build_tables(
     job: Job, past: IntArray, price: float, clock_s: float, slots_left: int, keep: int, settings: ChainSettings
 ) -> Tables:
-    """Fit the chain and solve the programme for the slots that are left."""
+    """Fit the chain and solve the programme for the slots that are left, at `price` in all but the present one."""
     past = past if job.spot_allowed and price < job.on_demand_price else np.zeros_like(past)
     plan_job = replace(job, allowed_sizes=planning_sizes(job))
     machine, levels = pure_modes(plan_job), np.array([0, *plan_job.sizes])
@@ -143,7 +148,7 @@ def build_tables(
             after, np.float32(1 / len(chains)), costs, chain.moves, chain.parts(clock_s, slots_left), machine.gain, machine.nxt,
             wait, speed, top_mode, cell, 2.0 * job.on_demand_price * job.top_size / speed,
         )  # fmt: skip
-    return Tables(chains[0], machine, after, wait, top_mode, cell)
+    return Tables(chains[0], machine, after, wait, top_mode, cell, price)
 
 
 def views(job: Job, settings: ChainSettings) -> list[ChainSettings]:

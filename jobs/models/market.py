@@ -187,6 +187,7 @@ class MarketPast(models.Model):
     slot_s = models.FloatField()
     at = models.DateTimeField(help_text="End of the last slot")
     packed = models.BinaryField(help_text="jobs/services/market_pasts.py")
+    ahead = models.JSONField(default=dict, help_text="price, availability: what was forecast of the slots after")
 
     class Meta:
         ordering = ["at"]

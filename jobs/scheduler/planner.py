@@ -13,6 +13,7 @@ from forecasting.outlook import Band
 from forecasting.policies.epoch import Pass
 from forecasting.policies.registry import PROGRAMME
 from forecasting.problem import Offer as Market
+from jobs.scheduler.forecasts import ForecastUse
 from jobs.scheduler.speed import Speed
 
 SLOT_S = 300.0  # of a market that goes at the speed of the clock
@@ -81,6 +82,7 @@ class PlanFacts:
     followed: Followed = Followed()
     begun_s: float = 0.0  # since it could first be planned: where the even line to the deadline starts
     steps_done: int = 0  # since then
+    forecasts: tuple[ForecastUse, ...] = ()  # of the slots ahead, as far as the policy asks for them
 
     @property
     def held(self) -> int:
@@ -109,6 +111,7 @@ class PlanFacts:
             parts["speed"] = Speed(**stored["speed"])
         if stored["spot"]:
             parts["spot"] = SpotQuote(**stored["spot"])
+        parts["forecasts"] = tuple(ForecastUse(**use) for use in stored.get("forecasts", ()))
         return cls(**{**stored, **parts})
 
     def usd_per_hour(self, spot: int, on_demand: int) -> float:

@@ -9,7 +9,7 @@ last safe moment, the budget, a machine taken away, the first start) passes both
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from forecasting.outlook import Band
@@ -214,6 +214,7 @@ def proposal_of(
             "usd_per_hour": {"now": round(now, 4), "then": round(then, 4)},
             "spot_available": facts.spot.available if facts.spot else None,
             "spot_usd_per_hour": facts.spot.usd_per_hour if facts.spot else None,
+            **({"forecasts": [asdict(use) for use in facts.forecasts]} if facts.forecasts else {}),
             "on_demand_usd_per_hour": facts.on_demand_usd_per_hour,
             "changeover_s": round(facts.changeover_s, 1),
             "spent_usd": round(facts.spent_usd, 4),

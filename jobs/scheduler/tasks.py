@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from forecasting.policies.epoch import Follow
-from forecasting.policies.forecasts import Forecaster, markov_forecast
+from forecasting.policies.forecasts import Forecaster, markov_forecast, with_ahead
 from forecasting.policies.registry import PROGRAMME, make_policy
 from forecasting.problem import Job as Task
 from forecasting.problem import Situation
@@ -89,4 +89,4 @@ def follow_of(
     done = facts.steps_done * facts.speed.step_time_1_s / slot_s
     slot = round(facts.begun_s / slot_s)
     line = replace(task, work=situation.work_left + done, deadline_slots=slot + task.deadline_slots)
-    return Follow(make_policy(name, forecaster).policy, line, slot)
+    return Follow(make_policy(name, with_ahead(situation.offers[0], forecaster)).policy, line, slot)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 
-from django.db.models import F, Max, Q, QuerySet
+from django.db.models import F, Max, OuterRef, Q, QuerySet, Subquery
 
-from jobs.models import MarketForecast, MarketSeriesScore, Offer
+from jobs.models import MarketForecast, MarketSeriesScore, Offer, Quote
+from jobs.scheduler.forecasts import StoredForecast
 
 FORECAST_AGE = dt.timedelta(minutes=10)
 SCORE_AGE = dt.timedelta(hours=6)
@@ -32,6 +33,25 @@ def offers_to_score(*, now: dt.datetime) -> QuerySet[Offer]:
 def forecasts_of(*, offers: list[Offer]) -> dict[tuple[int, str], MarketForecast]:
     """(offer id, target) -> its latest forecast. One query."""
     return {(row.offer_id, row.target): row for row in MarketForecast.objects.filter(offer__in=offers)}
+
+
+def stored_forecasts(*, offers: list[Offer]) -> dict[tuple[int, str], StoredForecast]:
+    """(offer id, target) -> its latest forecast, with what was in force when it was made. One query."""
+
+    def seen(name: str) -> Subquery:
+        quotes = Quote.objects.filter(offer=OuterRef("offer"), at__lte=OuterRef("computed_at"))
+        return Subquery(quotes.filter(**{f"{name}__isnull": False}).order_by("-at").values(name)[:1])
+
+    rows = MarketForecast.objects.filter(offer__in=offers).defer("quantiles")
+    rows = rows.annotate(price=seen("price_usd_per_hour"), availability=seen("availability"))
+    found = {}
+    for row in rows:
+        value = getattr(row, row.target)
+        found[row.offer_id, row.target] = StoredForecast(
+            row.model, row.mean, row.start_at.timestamp(), float(row.gap_s), row.computed_at.timestamp(),
+            None if value is None else float(value),
+        )  # fmt: skip
+    return found
 
 
 def scores_chosen(*, offers: list[Offer], target: str = "price") -> dict[int, MarketSeriesScore]:

@@ -7,6 +7,7 @@ import zlib
 
 import numpy as np
 
+from forecasting.problem import Ahead
 from forecasting.problem import Offer as Past
 from jobs.models import MarketPast, Offer
 
@@ -15,7 +16,10 @@ KEEP = dt.timedelta(days=30)  # after that a decision stays as it is, but cannot
 
 def past_keep(*, offer: Offer, slot_s: float, past: Past, now: dt.datetime) -> int:
     """Its id. The same offer, slot length and moment are stored once."""
-    row, _ = MarketPast.objects.get_or_create(offer=offer, slot_s=slot_s, at=now, defaults={"packed": packed(past)})
+    ahead = {name: line.tolist() for name, line in vars(past.ahead).items() if line is not None}
+    row, _ = MarketPast.objects.get_or_create(
+        offer=offer, slot_s=slot_s, at=now, defaults={"packed": packed(past), "ahead": ahead}
+    )
     return row.pk
 
 
@@ -25,10 +29,11 @@ def packed(past: Past) -> bytes:
 
 
 def unpacked(row: MarketPast) -> Past:
-    """Availability and price as they were, one value per slot."""
+    """Availability and price as they were, one value per slot, and what was forecast of the slots after."""
     raw = zlib.decompress(bytes(row.packed))
     half = len(raw) // 2
-    return Past(np.frombuffer(raw[:half], "<i8").astype(np.int64), np.frombuffer(raw[half:], "<f8").astype(float))
+    counts, prices = np.frombuffer(raw[:half], "<i8").astype(np.int64), np.frombuffer(raw[half:], "<f8").astype(float)
+    return Past(counts, prices, ahead=Ahead(**{name: np.array(line, float) for name, line in row.ahead.items()}))
 
 
 def pasts_prune(*, now: dt.datetime) -> int:

@@ -51,6 +51,7 @@ def _told(one: Planned, before: dict[str, Any], now: dt.datetime) -> dict[str, A
         "followed": {**asdict(facts.followed), "words": facts.followed.words, "outlook_of": wanted.outlook_of}
         if uses_programme(facts)
         else None,
+        "forecasts": [{**asdict(use), "words": use.words} for use in facts.forecasts],
         "cost_usd": _band(wanted.cost, facts.spent_usd),
         "finish_at": _moments(wanted.finish, now),
         "chance": wanted.chance,

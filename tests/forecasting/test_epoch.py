@@ -69,7 +69,7 @@ def test_the_outlook_of_a_followed_policy_is_what_its_replay_comes_to() -> None:
         policy = make_policy(name)
         replayed = run_window(policy, job, market, start)
         cost, ends = roll_basic(
-            pack(job), policy.basic_code, 0, np.full(2, job.work), 0, 0, 0.0, carried, 0.35, 100
+            pack(job), policy.basic_code, 0, np.full(2, job.work), 0, 0, 0.0, carried, 0.35, 0.35, 100
         )  # fmt: skip
         assert replayed.finish_slot == np.ceil(ends[0])
         assert cost[0] <= replayed.cost <= cost[0] + 4 * job.on_demand_price, "a replay pays the last slot whole"
