@@ -1,13 +1,15 @@
-"""Decisions on the step axis of a job."""
+"""Decisions on the axes of a job, of steps and of time."""
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass
 
 from jobs.models import Decision, Directive, Job
 
 OPEN = ("proposed", "approved", "executing")
 MOST = 200
+MOST_MOMENTS = 100
 
 
 @dataclass(frozen=True)
@@ -35,3 +37,23 @@ def marks_of(job: Job) -> list[Mark]:
         elif decision.status in OPEN:
             marks.append(Mark(decision, job.current_step, True, False))
     return sorted(marks, key=lambda m: (m.step, m.decision.pk))
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A decision when it was carried out, else when it was proposed. `is_mute`: nothing came of it."""
+
+    decision: Decision
+    at: dt.datetime
+    is_open: bool
+    is_mute: bool
+
+
+def moments_of(job: Job) -> list[Moment]:
+    """The newest 100 decisions of a job, by time."""
+    rows = Decision.objects.filter(job=job).defer("situation", "evidence", "expected", "outcome")
+    found = []
+    for decision in rows.order_by("-id")[:MOST_MOMENTS]:
+        is_open, done = decision.status in OPEN, decision.executed_at
+        found.append(Moment(decision, done or decision.created_at, is_open, done is None and not is_open))
+    return sorted(found, key=lambda one: (one.at, one.decision.pk))

@@ -9,11 +9,15 @@ from typing import Any
 from django.conf import settings
 
 from jobs.machines import is_planned
-from jobs.models import Instance, Job, Offer, PlanPoint, PlanState
+from jobs.models import Instance, Job, MarketForecast, Offer, PlanPoint, PlanState
 from jobs.selectors.baselines import baselines_of
+from jobs.selectors.forecasts import forecasts_of
 from jobs.selectors.market_steps import quotes_between, steps_of
+from jobs.selectors.marks import Moment, moments_of
 
 MAX_CORNERS = 1_500
+CROWDED = 12
+BAND = ("0.1", "0.9")  # of 80 %
 
 
 def planned_page(*, job: Job, now: dt.datetime, cost_usd: Decimal) -> dict[str, Any]:
@@ -32,6 +36,7 @@ def planned_page(*, job: Job, now: dt.datetime, cost_usd: Decimal) -> dict[str, 
             "meter": _meter(plan, job, float(cost_usd)),
             "baselines": baselines_of(job=job, state=state, slot_s=float(settings.PLAN_SLOT_S), now=now),
             "chart": planned_chart(job=job, state=state, now=now),
+            "lanes": _lanes(moments_of(job)),
         },
     }
 
@@ -55,6 +60,7 @@ def planned_chart(*, job: Job, state: PlanState, now: dt.datetime) -> dict[str, 
     machines = list(Instance.objects.filter(job=job, offer__isnull=False).select_related("offer").order_by("id"))
     offer = _offer(state, machines)
     price, count = _market_lines(offer, start, end)
+    known = forecasts_of(offers=[offer]) if offer is not None and job.ended_at is None else {}
     sure = state.plan.get("on_demand_usd_per_hour")
     return {
         "start": start,
@@ -71,6 +77,7 @@ def planned_chart(*, job: Job, state: PlanState, now: dt.datetime) -> dict[str, 
         "on_demand": sure,
         "price": price,
         "count": count,
+        **{f"{name}_ahead": band_ahead(row, now) for name, row in _by_name(known).items()},
         "spot": held_line(machines, "spot", end),
         "held": held_line(machines, "on_demand", end),
         "steps": [[p.at for p in points] + [end], [p.step for p in points] + [job.current_step]],
@@ -93,6 +100,38 @@ def _market_lines(offer: Offer | None, start: dt.datetime, end: dt.datetime) -> 
     quotes = quotes_between(offers=[offer], start=start, end=end).get(offer.pk, [])
     steps = steps_of(quotes=quotes[-MAX_CORNERS:], until=end, gaps=[])
     return _columns(steps.drawn("price", start)), _columns(steps.drawn("count", start))
+
+
+def _lanes(marks: list[Moment]) -> list[dict[str, Any]]:
+    """The decisions above the chart, those of one direction in a lane. Of many only the open ones keep their numbers."""
+    lanes = {name: [one for one in marks if one.decision.direction == name] for name in ("forward", "backward")}
+    return [{"name": name, "marks": mine, "crowded": len(mine) > CROWDED} for name, mine in lanes.items() if mine]
+
+
+def _by_name(known: dict[tuple[int, str], MarketForecast]) -> dict[str, MarketForecast | None]:
+    """The forecasts of one offer by the name of the line that they go on."""
+    rows = {target: row for (_, target), row in known.items()}
+    return {"price": rows.get("price"), "count": rows.get("availability")}
+
+
+def band_ahead(row: MarketForecast | None, now: dt.datetime) -> dict[str, Any] | None:
+    """Moments and the 80 % band of a forecast from now on, with its median and its mean; None where nothing lies ahead."""
+    if row is None:
+        return None
+    gap = dt.timedelta(seconds=row.gap_s)
+    moments = [row.start_at + gap * i for i in range(len(row.mean))]
+    past = sum(at + gap <= now for at in moments)
+    if past == len(moments):
+        return None
+    lines = {
+        "low": row.quantiles[BAND[0]],
+        "high": row.quantiles[BAND[1]],
+        "median": row.quantiles["0.5"],
+        "mean": row.mean,
+    }
+    # The last value holds to the end of its tick.
+    times = [max(at, now) for at in moments[past:]] + [moments[-1] + gap]
+    return {"times": times, **{name: line[past:] + line[-1:] for name, line in lines.items()}}
 
 
 def _columns(points: list[tuple[dt.datetime, float | None]]) -> list[list[Any]]:

@@ -1,14 +1,11 @@
 // The chart of one offer: price above, availability below, on one axis of time; measured as steps, expected as a fan.
-import { axis, heading, layout, mount, withShare } from "./plots.js";
+import { axis, band, heading, layout, mount, withShare } from "./plots.js";
 
-const LEVELS = [["0.1", "0.9", 0.3, "80 %"], ["0.25", "0.75", 0.5, "50 %"]];
+const LEVELS = [["0.1", "0.9", 0.3], ["0.25", "0.75", 0.5]]; // 80 and 50 %
 
 function fan(ahead, yaxis, colours, unit) {
   if (!ahead) return [];
-  const traces = LEVELS.flatMap(([low, high, share, name]) => [
-    { x: ahead.times, y: ahead[low], yaxis, mode: "lines", line: { width: 0, shape: "hv" }, hoverinfo: "skip", showlegend: false },
-    { x: ahead.times, y: ahead[high], yaxis, mode: "lines", line: { width: 0, shape: "hv" }, fill: "tonexty", fillcolor: withShare(colours.fwd_2, share), hoverinfo: "skip", showlegend: false, name },
-  ]);
+  const traces = LEVELS.flatMap(([low, high, share]) => band(ahead.times, ahead[low], ahead[high], yaxis, withShare(colours.fwd_2, share)));
   // Of a count that is all or nothing the median says little: its expected value is drawn.
   const [line, word] = yaxis === "y" ? [ahead["0.5"], "median"] : [ahead.mean, "expected"];
   const middle = { x: ahead.times, y: line, yaxis, mode: "lines", line: { color: colours.fwd, width: 1.5, dash: "dash" }, name: `${word} ${unit}`, showlegend: false };

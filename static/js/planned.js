@@ -1,5 +1,5 @@
 // A planned job over one time axis: price, availability and machines held, progress against the deadline, cost against the budget.
-import { axis, heading, layout, mount, withShare } from "./plots.js";
+import { axis, band, heading, layout, mount, withShare } from "./plots.js";
 
 const STOPS = [{ dtickrange: [null, 60_000], value: "%H:%M:%S" }, { dtickrange: [60_000, 43_200_000], value: "%H:%M\n%a %-d %b" }, { dtickrange: [43_200_000, null], value: "%-d %b" }];
 
@@ -19,10 +19,34 @@ function later(a, b) {
   return a && (!b || a > b) ? a : b;
 }
 
+// What is forecast after now: the 80 % band, and its middle. Of a count that is all or nothing the median says little: its mean is drawn.
+function ahead(doc, middle, yaxis, colours, name) {
+  if (!doc) return [];
+  return [
+    ...band(doc.times, doc.low, doc.high, yaxis, withShare(colours.fwd_2, 0.3)),
+    line([doc.times, doc[middle]], yaxis, colours, name, { line: { dash: "dash", width: 1, shape: "hv" } }),
+  ];
+}
+
+// The decisions stand above the chart, each at its time; many lose their numbers, and those outside of a zoom are away.
+function placeMarks(place) {
+  const time = place._fullLayout.xaxis, [from, to] = time.range.map((end) => time.d2p(end));
+  for (const lane of place.parentElement.querySelectorAll("[data-lane]")) {
+    lane.hidden = false;
+    for (const mark of lane.children) {
+      const at = time.d2p(mark.dataset.at);
+      mark.style.setProperty("--x", `${time._offset + at}px`);
+      mark.hidden = at < from || at > to;
+    }
+  }
+}
+
 function draw(doc, colours) {
   const hv = { shape: "hv" };
   const stop = [doc.deadline, doc.finish.high, doc.end].reduce((a, b) => later(b, a), null);
   const data = [
+    ...ahead(doc.price_ahead, "median", "y", colours, "spot expected, USD an hour"),
+    ...ahead(doc.count_ahead, "mean", "y2", colours, "expected to be had"),
     line(doc.price, "y", colours, "spot, USD an hour", { line: hv }),
     line(doc.count, "y2", colours, "to be had", { line: { ...hv, color: colours.ink_2, width: 1, dash: "dot" } }),
     line(doc.spot, "y2", colours, "spot held", { line: { ...hv, width: 0.5 }, stackgroup: "held", fillcolor: withShare(colours.fwd, 0.35) }),
@@ -53,4 +77,4 @@ function draw(doc, colours) {
   };
 }
 
-mount("planned", draw);
+mount("planned", draw, placeMarks);

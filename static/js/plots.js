@@ -48,8 +48,18 @@ export function layout(colours, more = {}) {
   };
 }
 
+// The band between two lines over moments, filled. Steps, as what is forecast is a value per tick.
+export function band(x, low, high, yaxis, fill) {
+  const line = { width: 0, shape: "hv" };
+  return [
+    { x, y: low, yaxis, mode: "lines", line, hoverinfo: "skip", showlegend: false },
+    { x, y: high, yaxis, mode: "lines", line, fill: "tonexty", fillcolor: fill, hoverinfo: "skip", showlegend: false },
+  ];
+}
+
 // draw(colours) -> {data, layout}; called now and whenever the theme changes, as long as `place` is in the page.
-export async function show(place, draw) {
+// drawn(place) is called whenever Plotly has laid it out anew, as after a zoom.
+export async function show(place, draw, drawn = null) {
   const library = await plotly;
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const paint = () => {
@@ -64,18 +74,22 @@ export async function show(place, draw) {
   document.addEventListener("cf:theme", paint);
   dark.addEventListener("change", paint);
   paint();
+  if (drawn) {
+    place.on("plotly_afterplot", () => drawn(place));
+    drawn(place);
+  }
   return paint;
 }
 
 // Draws the document in #{name}-chart into [data-{name}-chart], once, also where htmx brings the place later.
-export function mount(name, draw) {
+export function mount(name, draw, drawn = null) {
   const start = () => {
     const place = document.querySelector(`[data-${name}-chart]`);
     const source = document.getElementById(`${name}-chart`);
     if (!place || !source || place.dataset.drawn) return;
     place.dataset.drawn = "1";
     const doc = JSON.parse(source.textContent);
-    show(place, (colours) => draw(doc, colours));
+    show(place, (colours) => draw(doc, colours), drawn);
   };
   start();
   document.body.addEventListener("htmx:afterSettle", start);

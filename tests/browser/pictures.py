@@ -65,7 +65,40 @@ def build_world() -> Any:
     call_command("migrate", verbosity=0)
     world = build(password=PASSWORD, num_many=1500)
     build_market(world)
+    build_planned(world)
     return world
+
+
+def build_planned(world: Any) -> None:
+    """A planned job in a market that moves, with its machines, its decisions and a forecast; `world.jobs["planned"]`."""
+    from datetime import timedelta
+
+    from django.conf import settings
+    from django.utils import timezone
+
+    from jobs.epoch import plans_tick
+    from jobs.models import Decision, Job, Team
+    from tests.planning.world import hold, make_market, on_demand_offer, planned_job, quote, train
+    from workers.market import offer_forecast
+
+    settings.MARKET = "seed=1"
+    now = timezone.now()
+    begun = now - timedelta(hours=5)
+    offer = make_market(spot=4, now=begun, zone="us-east-1b")
+    team = Team.objects.get(pk=world.dataset.team_id)
+    job = planned_job(team, dataset=world.dataset, name="planned-3b-sft", goal_steps=2_400, budget_usd="80.00")
+    Job.objects.filter(pk=job.pk).update(deadline=now + timedelta(hours=8), created_at=begun, submitted_at=begun)
+    hold(job, offer, 3, since=begun)
+    hold(job, on_demand_offer(), 1, since=now - timedelta(hours=2), ended_at=now - timedelta(hours=1))
+    for hour, (spot, price) in enumerate([(4, 1.0), (2, 1.08), (0, 1.15), (2, 1.1), (4, 1.02)]):
+        at = begun + timedelta(hours=hour, minutes=1)
+        quote(offer, at=at, spot=spot, price=price)
+        plans_tick(now=at)
+        Decision.objects.filter(job=job, created_at__gte=at).update(executed_at=at + timedelta(seconds=40))
+    train(job, workers=3, steps=900, step_time_s=18.0, until=now)
+    offer_forecast(offer=offer, now=now)
+    plans_tick(now=now)
+    world.jobs["planned"] = job
 
 
 def build_market(world: Any) -> None:
@@ -110,6 +143,7 @@ def pages_of(world: Any) -> dict[str, str]:
         "job": f"/jobs/{job.uuid}/",
         "job-failed": f"/jobs/{world.jobs['kids-safety-3b-sft'].uuid}/",
         "job-report": f"/jobs/{world.jobs['triage-router-1b-sft'].uuid}/report/",
+        "job-planned": f"/jobs/{world.jobs['planned'].uuid}/",
         "job-new": "/jobs/new/",
         "decisions": "/decisions/",
         "decision-done": f"/decisions/{done.uuid}/",

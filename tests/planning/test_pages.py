@@ -7,9 +7,10 @@ import datetime as dt
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from jobs.epoch import plans_tick
-from jobs.models import Job, PlanState
+from jobs.models import Decision, Job, MarketForecast, PlanState
 from jobs.selectors.baselines import baselines_of
 from jobs.selectors.planned_page import held_line, planned_chart
 from tests.factories import NOW, Cast, make_cast, make_job
@@ -43,6 +44,32 @@ def test_the_page_of_a_planned_job_shows_its_plan_its_chart_and_what_others_woul
     assert 'id="planned-chart"' in text
     assert "Uniform Progress" in text
     assert "4 to be had" in text
+
+
+def test_the_chart_goes_on_with_the_forecast_and_marks_the_decisions(cast: Cast) -> None:
+    """Twelve ticks of five minutes, begun half an hour ago: six lie ahead."""
+    offer = make_market(spot=4)
+    job = planned_job(cast.team, hours=8.0)
+    plans_tick(now=NOW)
+    decision = Decision.objects.get(job=job)
+    begun = NOW - dt.timedelta(minutes=30)
+    lines = {level: [float(level)] * 11 + [9.0] for level in ("0.1", "0.5", "0.9")}
+    fields = {"start_at": begun, "gap_s": 300, "mean": [1.0] * 12, "quantiles": lines, "computed_at": begun}
+    MarketForecast.objects.create(offer=offer, target="price", model="ets", **fields)
+    state = PlanState.objects.get(job=job)
+    chart = planned_chart(job=job, state=state, now=NOW + dt.timedelta(seconds=60))
+    ahead = chart["price_ahead"]
+    assert ahead["times"][:2] == [NOW + dt.timedelta(seconds=60), NOW + dt.timedelta(seconds=300)]
+    assert ahead["times"][-1] == NOW + dt.timedelta(minutes=30)
+    assert ahead["low"] == [0.1] * 5 + [9.0, 9.0]
+    assert chart["count_ahead"] is None
+    assert planned_chart(job=job, state=state, now=NOW + dt.timedelta(hours=1))["price_ahead"] is None
+    text = page(cast, reverse("job", args=[job.uuid]))
+    lane = text[text.index("data-lane") : text.index("data-planned-chart")]
+    assert f'href="{reverse("decision", args=[decision.uuid])}"' in lane
+    assert f'data-at="{timezone.localtime(decision.created_at):%Y-%m-%d %H:%M:%S}"' in lane
+    assert "procure" in lane
+    assert "Price ahead: as it is now, as no forecast is stored." in text
 
 
 def test_the_jobs_list_says_for_what_a_job_waits_and_its_place(cast: Cast) -> None:
