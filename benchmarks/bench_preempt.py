@@ -75,11 +75,24 @@ def outcome(first: Any, second: Any, victim: Any) -> dict[str, Any]:
         "saved_s": round((first.ended_at - victim.notice_at).total_seconds(), 3),
         "again_s": round((second.running_at - victim.notice_at).total_seconds(), 3),
         "save_s": snapshot.save_s if snapshot else None,
+        **around_save(first, snapshot, victim),
         "snapshot_gb": round(snapshot.num_bytes / 1e9, 3) if snapshot else 0.0,
         "ended": first.status,
         "proof": snapshot.proof if snapshot else "none",
         "lost_micro_steps": max(0, (first.last_step + 1) * per_step - kept),
     }
+
+
+def around_save(first: Any, snapshot: Any, victim: Any) -> dict[str, Any]:
+    """From the notice to the begin of the save, and from its end to that of the attempt; None where it did not save.
+
+    By the server's clock: the way of a report is in the first of them, and not in the second.
+    """
+    if snapshot is None or snapshot.attempt_id != first.pk or snapshot.save_s is None:
+        return {"before_save_s": None, "after_save_s": None}
+    told_s = (snapshot.created_at - victim.notice_at).total_seconds()
+    after_s = (first.ended_at - snapshot.created_at).total_seconds()
+    return {"before_save_s": round(told_s - snapshot.save_s, 3), "after_save_s": round(after_s, 3)}
 
 
 def trains(job: Any, world_size: int, after: int = 0) -> Any:
