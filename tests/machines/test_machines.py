@@ -11,16 +11,19 @@ import pytest
 from django.utils import timezone
 
 from jobs.machines import ORPHAN, TAKEN
-from jobs.models import Event, Instance, PlanState, Team
+from jobs.models import Event, Instance, Job, PlanState, Team
 from jobs.selectors.costs import instance_cost_usd, job_costs_usd
 from jobs.selectors.ledger import ledger_of
-from jobs.selectors.machines import holdings
+from jobs.selectors.machines import Target, holdings
 from jobs.services.events import SYSTEM
 from jobs.services.jobs import job_cancel
 from tests.machines.conftest import Provider
 from tests.machines.world import FILE, leaves, live, machines, order, planned_job, trains, turn, until
+from tests.services import wait_until
 from tests.workers.world import make_filled_job, script
 from workers import machine_orphans
+from workers.commands import allocate
+from workers.commands.registry import Work
 from workers.execute import command_execute
 from workers.machine_access import tag
 from workers.machine_orphans import machine_orphans_sweep
@@ -85,6 +88,46 @@ def test_a_cancel_leaves_no_machine_in_whatever_state_it_was(provider: Provider,
     until(lambda: not machines(job, "requested", "provisioning", "running"), "the end is asked for")
     until(lambda: all(row.status == "terminated" for row in machines(job)), "the end is confirmed")
     assert [row["status"] for row in told(provider) if row["status"] != "terminated"] == []
+
+
+def test_a_cancel_while_the_job_recovers_leaves_no_machine_though_lists_are_late(provider: Provider) -> None:
+    job = planned_job()
+    order(job, "procure", 1)
+    attempt = trains(job, 1)
+    provider.client.kill(attempt.placements.get().instance.claim)
+    until(lambda: Job.objects.get(pk=job.pk).status == "recovering", "it recovers")
+    provider.client.fault("late", 1, 2.0)  # from here on lists leave a machine out for two seconds
+    order(job, "procure", 1)
+    until(lambda: machines(job, "provisioning", "running"), "there is another machine")
+    job.refresh_from_db()
+    job_cancel(job=job, now=timezone.now(), actor=SYSTEM)
+    turn()
+    assert not all(row.status == "terminated" for row in machines(job)), "no end is believed before it is confirmed"
+    until(lambda: all(row.status == "terminated" for row in machines(job)), "the end is confirmed")
+    wait_until(lambda: all(row["status"] == "terminated" for row in told(provider)), within_s=20, what="all have ended")
+    assert len(told(provider)) == 2
+    assert Job.objects.get(pk=job.pk).status == "cancelled"
+    assert not job.attempts.filter(status__in=("starting", "running")).exists()
+
+
+def test_a_machine_that_is_asked_for_in_the_moment_of_a_cancel_is_given_back(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = planned_job()
+    command = order(job, "procure", 1)
+    checked = allocate._checked
+
+    def cancelled_after_the_check(work: Work) -> Target:
+        target = checked(work)
+        job_cancel(job=Job.objects.get(pk=job.pk), now=timezone.now(), actor=SYSTEM)
+        return target
+
+    with monkeypatch.context() as moment:
+        moment.setattr(allocate, "_checked", cancelled_after_the_check)
+        command_execute(command.pk)
+    until(lambda: all(row.status == "terminated" for row in machines(job)), "nothing is left of it")
+    assert [row for row in told(provider) if row["status"] != "terminated"] == []
+    assert command_execute(order(job, "procure", 1).pk) == "failed", "and nothing follows"
 
 
 def test_where_there_is_none_the_pause_grows_and_a_smaller_target_takes_the_wish_back(provider: Provider) -> None:

@@ -7,11 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from django.utils import timezone
 
 from jobs.errors import Conflict
 from jobs.models import Augmentation, AugmentationBatch, Command, Decision, Job
 from jobs.services.approvals import decision_approve
 from jobs.services.augmentations import (
+    MAX_BATCH_TRIES,
+    RESEND_AFTER,
     WINDOW,
     augmentation_cancel,
     augmentation_cut,
@@ -153,6 +156,35 @@ def test_a_batch_that_keeps_crashing_is_given_up_and_the_rest_is_delivered(monke
     ground(augmentation)
     assert AugmentationBatch.objects.get(pk=bad).status == "failed"
     assert (augmentation.status, augmentation.num_made) == ("ready", 12)
+
+
+def test_of_a_hundred_batches_one_that_always_fails_and_one_whose_message_was_lost_hold_up_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    augmentation = started(running_job(), count=800, priority="normal")
+    pks = list(augmentation.batches.order_by("pk").values_list("pk", flat=True))
+    assert len(pks) == 100
+    bad, lost = pks[36], pks[62]
+    make = actors.batch_make
+
+    def crash(batch: AugmentationBatch) -> Any:
+        if batch.pk == bad:
+            raise RuntimeError("this sample breaks the tokenizer")
+        return make(batch)
+
+    monkeypatch.setattr(actors, "batch_make", crash)
+    for pk in pks:
+        for _ in range(MAX_BATCH_TRIES + 1 if pk == bad else pk != lost):
+            AugmentationBatch.objects.filter(pk=pk).exclude(status="failed").update(lease_until=None)
+            batch_grind(pk)
+    augmentation.refresh_from_db()
+    assert (augmentation.status, AugmentationBatch.objects.get(pk=bad).status) == ("running", "failed")
+    soon = timezone.now() + RESEND_AFTER + dt.timedelta(seconds=1)
+    assert [pk for pk, _ in batches_to_send(now=soon, augmentation=augmentation)] == [lost]
+    batch_grind(lost)
+    augmentation.refresh_from_db()
+    assert augmentation.status == "ready"
+    assert augmentation.batches.filter(status="done").count() == 99
 
 
 def test_too_few_samples_fail_the_augmentation_and_its_decision_with_the_reasons() -> None:
