@@ -22,6 +22,7 @@ from workers.watch import attempts_watch
 pytestmark = pytest.mark.django_db
 Runs = Callable[[list[str]], None]
 EVERY_S = 20  # seconds between reports here
+SELDOM_S = 40  # the same where time only has to pass; a minute would be a gap in what is heard
 
 
 class Trial:
@@ -30,11 +31,19 @@ class Trial:
     def __init__(self, attempt: Attempt) -> None:
         self.attempt, self.now_s, self.step, self.seq = attempt, 0.0, 0, 0
 
-    def go(self, seconds: float, *, silent: tuple[int, ...] = (), steps: bool = True, busy: str | None = "") -> str:
+    def go(
+        self,
+        seconds: float,
+        *,
+        silent: tuple[int, ...] = (),
+        steps: bool = True,
+        busy: str | None = "",
+        every_s: float = EVERY_S,
+    ) -> str:
         """Time passes; what the watch sees then, or at the first moment at which it stops the run."""
         seen, end_s = "", self.now_s + seconds
         while self.now_s < end_s:
-            self.now_s += EVERY_S
+            self.now_s += every_s
             self.seq += 1
             self.step += steps
             for worker in set(range(4)) - set(silent):
@@ -54,7 +63,7 @@ class Trial:
 
 @pytest.fixture
 def trial(runs: Runs) -> Trial:
-    runs(script("import time; time.sleep(60)"))
+    runs(script("import time; time.sleep(600)"))
     attempt = launched(make_filled_job(num_workers=4))
     wait_until(lambda: backend_named("local").poll(attempt.handle).state == "running", within_s=30, what="ranks run")
     attempt_start(attempt=attempt, now=NOW, hello={"world_size": 4, "start_step": 0})
@@ -86,7 +95,7 @@ def test_a_run_without_steps_is_found_though_all_its_workers_speak(trial: Trial)
 @pytest.mark.parametrize("busy", ["evaluation", "save", "hold"])
 def test_what_takes_long_beside_steps_is_no_stall_but_a_hang_after_it_is(trial: Trial, busy: str) -> None:
     assert trial.go(100) == "running"
-    assert trial.go(2 * 3600, steps=False, busy=busy) == "running"
+    assert trial.go(2 * 3600, steps=False, busy=busy, every_s=SELDOM_S) == "running"
     assert trial.go(280, steps=False) == "running"
     assert trial.go(100, steps=False) == "stopping"
 
@@ -97,14 +106,14 @@ def test_a_worker_that_hangs_in_an_evaluation_is_found(trial: Trial) -> None:
 
 
 def test_a_start_and_a_trainer_that_does_not_tell_what_it_does_are_left_alone(trial: Trial) -> None:
-    assert trial.go(3600, steps=False) == "running"  # its first step is not done yet
+    assert trial.go(3600, steps=False, every_s=SELDOM_S) == "running"  # its first step is not done yet
     assert trial.go(100, busy=None) == "running"
-    assert trial.go(3600, steps=False, busy=None) == "running"
+    assert trial.go(3600, steps=False, busy=None, every_s=SELDOM_S) == "running"
 
 
 def test_a_worker_that_only_cannot_be_heard_is_left_alone_while_steps_come(trial: Trial) -> None:
     assert trial.go(100) == "running"
-    assert trial.go(3600, silent=(1,)) == "running"
+    assert trial.go(3600, silent=(1,), every_s=SELDOM_S) == "running"
 
 
 def test_nobody_is_blamed_for_the_time_in_which_the_server_was_away(trial: Trial) -> None:
