@@ -4,7 +4,9 @@ A database of its own (SQLite in a temporary folder), four zones with 2,000 slot
 changeovers) with a deadline between 3 and 30 hours, half of them running. `first`: every job is new, so that most get an order;
 `again`: all are planned once more five minutes later. `python benchmarks/bench_control.py`, or `make bench-control`; the sizes
 may be given: `--jobs 10,1000`. Then orders through a whole installation (`control_commands.py`): how many a second, and the time
-from a person's yes to the beginning of what it orders. Writes var/bench/control.json.
+from a person's yes to the beginning of what it orders. Then preemptions in another one (`bench_preempt.py`: a model of a million
+parameters, five notices of half a minute): the time from the notice to a durable snapshot and to training again. Writes
+var/bench/control.json.
 """
 
 from __future__ import annotations
@@ -218,19 +220,34 @@ def measure(num: int, now: dt.datetime, offers: list[Any]) -> dict[str, float]:
     }
 
 
-def commands() -> dict[str, float]:
-    """The figures of orders, from a process of its own: an installation has other settings than the epochs."""
-    script = [sys.executable, str(REPO / "benchmarks" / "control_commands.py")]
+def script(name: str, *arguments: str) -> str:
+    """What a script beside this one prints, in a process of its own: an installation has other settings than the epochs."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("COUNTERFLOW_")}
-    answer = subprocess.run(script, env=clean, stdout=subprocess.PIPE, check=True, text=True).stdout
-    found: dict[str, float] = json.loads(answer.strip().splitlines()[-1])
+    command = [sys.executable, str(REPO / "benchmarks" / name), *arguments]
+    return subprocess.run(command, env=clean, stdout=subprocess.PIPE, check=True, text=True).stdout
+
+
+def commands() -> dict[str, float]:
+    """The figures of orders."""
+    found: dict[str, float] = json.loads(script("control_commands.py").strip().splitlines()[-1])
     return found
+
+
+def preemptions(folder: Path) -> dict[str, float]:
+    """From a provider's notice: the medians and the slowest of five, and the most micro-steps that were lost."""
+    script("bench_preempt.py", "--sizes", "1", "--notices", "30", "--times", "5", "--to", str(folder / "preempt.json"))
+    found = json.loads((folder / "preempt.json").read_text())
+    names = {"saved_s": "notice_to_snapshot_s", "again_s": "notice_to_training_s"}
+    told = {f"{to}_{end}": found[f"{name}_{end}"] for name, to in names.items() for end in ("p50", "max")}
+    return told | {"notice_lost_micro_steps_max": found["lost_micro_steps_max"], "notices": len(found["times"])}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", default="10,100,1000,10000")
-    parser.add_argument("--epochs-only", action="store_true", help="without the installation for orders")
+    parser.add_argument(
+        "--epochs-only", action="store_true", help="without the installations for orders and preemptions"
+    )
     words = parser.parse_args()
     sizes = [int(word) for word in words.jobs.split(",")]
     folder = Path(tempfile.mkdtemp(prefix="counterflow-bench-"))
@@ -245,10 +262,10 @@ def main() -> None:
             found = measure(num, now, offers)
             out |= found
             print(f"{num:>7} " + " ".join(f"{value:>10}" for value in found.values()), flush=True)
+        if not words.epochs_only:
+            out |= commands() | preemptions(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    if not words.epochs_only:
-        out |= commands()
     target = REPO / "var" / "bench" / "control.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(out, indent=1) + "\n")

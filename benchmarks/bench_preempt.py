@@ -5,7 +5,7 @@ size of the model and length of the notice. `saved`: from the provider's notice 
 verified. `again`: from the notice to the next attempt's first word, in a process that had to be started. `lost`: micro-steps that
 were done before and are done again; of a step that was cut off by a kill nobody knows how many it had.
 `python benchmarks/bench_preempt.py [--sizes 1,10,100] [--notices 120,30,10] [--times 1]`, or `make bench-preempt`. Writes
-var/bench/preempt.json.
+var/bench/preempt.json. `bench_control.py` runs it too, short, for its own figures.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from chaos import TRACE, TRAINING, world
@@ -111,6 +112,9 @@ def main() -> None:
     parser.add_argument("--notices", type=numbers, default=[120, 30, 10], help="seconds")
     parser.add_argument("--times", type=int, default=1, help="of each size and notice")
     parser.add_argument("--port", type=int, default=9560)
+    parser.add_argument(
+        "--to", type=Path, default=REPO / "var" / "bench" / "preempt.json", help="where the result goes"
+    )
     words = parser.parse_args()
     install = Installation(words.port)
     trace = install.folder / "trace.json"
@@ -130,9 +134,8 @@ def main() -> None:
         "load": os.getloadavg(),
         "cores": os.cpu_count(),
     }
-    target = REPO / "var" / "bench" / "preempt.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(result, indent=1))
+    words.to.parent.mkdir(parents=True, exist_ok=True)
+    words.to.write_text(json.dumps(result, indent=1))
     print(json.dumps({k: v for k, v in result.items() if k != "times"}, indent=1))
 
 

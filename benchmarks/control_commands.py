@@ -31,7 +31,7 @@ def held_jobs(num: int) -> tuple[list[Any], str]:
     from jobs.services.rules import rule_set
     from jobs.services.tokens import token_create
 
-    team, user, dataset = world()
+    team, user, dataset = world("held", is_planned=False)
     now = timezone.now()
     rule_set(team=team, kind="idle", autonomy="ask", now=now, actor=SYSTEM)
     jobs = [
