@@ -86,6 +86,7 @@ class MixtureControls:
                 args = entry.directive.args
                 samples = parse_added(entry.data or b"", self._name(args), None, self._trainer.source.shards.form)
                 self._trainer.source.shards.add(args["shard"], samples, args.get("mode") or "replace")
+        self._trainer.source.check()
 
     # -- training values ----------------------------------------------------------------------------------------------
 

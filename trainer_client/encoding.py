@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from trainer_client.mixture import Plan, ShardedMixture
+from trainer_client.mixture import MixtureError, Plan, ShardedMixture
 from trainer_client.sharddata import ShardSet
 
 if TYPE_CHECKING:
@@ -177,6 +177,25 @@ class BatchSource:
         self.mixture, self.shards, self.encoder = mixture, shards, encoder
         self.micro_batch = micro_batch
         self._transform = transform
+
+    def align(self) -> list[str]:
+        """Bring the samples into line with a mixture that was resumed, whose order counts; what is to be said about it.
+
+        `ShardDataError` or `MixtureError` where they are not those that the run was begun with.
+        """
+        return self.shards.align(self.mixture.begun_with())
+
+    def check(self) -> None:
+        """`MixtureError` where there are other samples than the resumed mixture draws, all that were added included."""
+        have, drawn = dict(self.shards.counts()), self.mixture.num_samples()
+        if list(have.items()) != list(drawn.items()):
+            raise MixtureError(
+                f"the run draws from {drawn} samples by shard, but there are {have}: is a part of journal/ missing?"
+            )
+
+    def steps_of(self, epochs: float) -> int:
+        """Optimizer steps in which as many samples come as `epochs` times all shards hold."""
+        return -int(-epochs * sum(self.mixture.num_samples().values()) // self.mixture.global_batch)
 
     def num_micro_batches(self, plan: Plan) -> int:
         return -(-len(plan) // self.micro_batch)

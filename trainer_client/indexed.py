@@ -11,6 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import Any, Protocol
 
+from torch.utils.data import IterableDataset
+
 from trainer_client.encoding import BatchSource, MicroBatch, SampleEncoder
 from trainer_client.mixture import MixtureError, Plan, ShardedMixture
 
@@ -39,6 +41,10 @@ class Stream:
     def __len__(self) -> int:
         return self._num_samples
 
+    def first(self, num_samples: int) -> list[Any]:
+        """The samples at its beginning; the position stays."""
+        return list(islice(self._open_at(0), num_samples))
+
     def __getitem__(self, index: int) -> Any:
         near = range(self._next - len(self._held), self._next + (self._held.maxlen or 0) + 1)
         if self._samples is None or index not in near:
@@ -56,14 +62,14 @@ class ReadAhead:
     """Reads samples (data set, index) from threads before they are asked for. What was not asked for is dropped."""
 
     def __init__(self, datasets: Sequence[DataSet], num_threads: int) -> None:
-        self._datasets, self.num_datasets = datasets, len(datasets)
+        self.datasets = datasets
         self._threads = ThreadPoolExecutor(num_threads, "counterflow-data") if num_threads else None
         self._expected: dict[tuple[int, int], Future[Any]] = {}
 
     def read(self, shard: int, sample: int) -> Any:
         """The sample; an error of its reading is raised here."""
         expected = self._expected.pop((shard, sample), None)
-        return self._datasets[shard][sample] if expected is None else expected.result()
+        return self.datasets[shard][sample] if expected is None else expected.result()
 
     def expect(self, keys: Sequence[tuple[int, int]]) -> None:
         """These will be asked for next."""
@@ -72,8 +78,8 @@ class ReadAhead:
         kept, self._expected = self._expected, {}
         for shard, sample in keys:
             known = kept.pop((shard, sample)) if (shard, sample) in kept else None
-            if not isinstance(self._datasets[shard], Stream):
-                read = self._datasets[shard].__getitem__
+            if not isinstance(self.datasets[shard], Stream):
+                read = self.datasets[shard].__getitem__
                 self._expected[shard, sample] = known or self._threads.submit(read, sample)
         for future in kept.values():
             future.cancel()
@@ -103,6 +109,16 @@ class IndexedSource(BatchSource):
         """
         if micro_batch < 1:
             raise ValueError(f"micro_batch must be at least 1, not {micro_batch}")
+        for name, dataset in datasets.items():
+            if (
+                isinstance(dataset, IterableDataset)
+                or not hasattr(dataset, "__getitem__")
+                or not hasattr(dataset, "__len__")
+            ):
+                raise ValueError(
+                    f"data set {name!r}, of {type(dataset).__name__}, can only be gone through from its beginning: give "
+                    "Stream(open_at, num_samples), with which a resumed run finds its place in it"
+                )
         lengths = {name: len(dataset) for name, dataset in datasets.items()}
         mixture = ShardedMixture(
             lengths,
@@ -125,10 +141,19 @@ class IndexedSource(BatchSource):
             self._ahead.expect([(int(following.shard[row]), int(following.sample[row])) for row in rows])
         return found
 
-    def steps_of(self, epochs: float) -> int:
-        """Optimizer steps in which as many samples come as `epochs` times all data sets hold."""
-        num_samples = sum(len(dataset) for dataset in self.datasets.values())
-        return -int(-epochs * num_samples // self.mixture.global_batch)
+    def align(self) -> list[str]:
+        """As `BatchSource`'s. Which data sets there are is fixed when a run begins; each of them may grow."""
+        names = self.mixture.names
+        if sorted(names) != sorted(self.datasets):
+            raise MixtureError(
+                f"the run was begun with the data sets {names}, which must stay, not with {list(self.datasets)}"
+            )
+        self.datasets = {name: self.datasets[name] for name in names}
+        self._ahead.datasets = list(self.datasets.values())
+        return []
+
+    def check(self) -> None:
+        """`grown` looks, before the first whole step."""
 
     def grown(self) -> dict[str, int]:
         """New samples by name, of data sets that are longer than the mixture knows. `MixtureError` for one that is shorter."""
@@ -149,7 +174,7 @@ class _DataSets:
 
     def __init__(self, ahead: ReadAhead) -> None:
         self.read = ahead.read
-        self.revision = [0] * ahead.num_datasets
+        self.revision = [0] * len(ahead.datasets)
 
     def held_out(self) -> list[Any]:
         return []

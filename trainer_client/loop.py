@@ -45,6 +45,7 @@ from trainer_client.owntime import OWN
 from trainer_client.parallel import accumulation_for, are_cut, resumption_for, saver_for, without_fused
 from trainer_client.permutation import combine
 from trainer_client.resuming import FallBack, Resumption, check_fidelity
+from trainer_client.samedata import check_same
 from trainer_client.session import Leave, Session, SessionConfig
 from trainer_client.slices import Slices
 from trainer_client.snapshots import SnapshotCorrupt
@@ -162,6 +163,8 @@ class ElasticLoop:
             self.step = self.resumption.loaded.step
         without_fused(cast("BidirectionalMixin", self))
         begin_session(cast("BidirectionalMixin", self), self.args.max_steps)
+        if isinstance(self.source, IndexedSource):
+            check_same(self.source, self.options.snapshot_dir, self.agreement, resumed=self.resumption is not None)
 
     def accumulation_in(self, mode: str) -> Accumulation:
         """How the gradient of a step comes about in that fidelity."""

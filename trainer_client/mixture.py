@@ -97,6 +97,16 @@ class ShardedMixture:
         """Samples of each shard's present revision."""
         return {name: self._order.size(index) for name, index in self._index.items()}
 
+    def begun_with(self) -> dict[str, int | None]:
+        """Samples of each shard when the run began; 0 of one that was added since, None where others have taken their place."""
+        sizes: dict[str, int | None] = dict(self.num_samples())
+        for change in self.log:
+            if change["action"] == "add_shard":
+                size = sizes[change["shard"]]
+                replaced = self._order.generation(self._index[change["shard"]]) > 0
+                sizes[change["shard"]] = None if replaced or size is None else size - change["num_samples"]
+        return sizes
+
     def weights(self) -> dict[str, float]:
         """The weights in force; a paused shard shows 0."""
         return {name: 0.0 if self._paused[index] else self._weight[index] for name, index in self._index.items()}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 OF_THE_LOOP = {
     "fp16": "a loss scale is not part of a snapshot; use bf16",
-    "num_train_epochs": "a run is max_steps long, as the mixture has no end of its own",
+    "num_train_epochs": "a run is max_steps long, as the mixture has no end of its own; source.steps_of(epochs) says how many",
     "dataloader_num_workers": "each worker reads and encodes its own samples",
     "train_sampling_strategy": "the mixture gives the order of samples",
     "auto_find_batch_size": "micro-batches are those of source",
@@ -41,7 +41,9 @@ def check_args(trainer: BidirectionalMixin) -> None:
     if wrong:
         raise SettingRefused(f"{type(trainer).__name__} cannot follow {'; '.join(wrong)}")
     if args.max_steps <= 0:
-        raise SettingRefused("BidirectionalTrainer needs max_steps: the mixture has no end of its own")
+        raise SettingRefused(
+            "BidirectionalTrainer needs max_steps: the mixture has no end of its own; source.steps_of(epochs) says how many"
+        )
     if args.gradient_accumulation_steps != 1:
         raise SettingRefused(
             "gradient_accumulation_steps must be 1: micro-batches follow from global_batch and micro_batch"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,34 @@ class ShardSet:
     def counts(self) -> list[tuple[str, int]]:
         """(id, num_samples) of each shard, in index order."""
         return [(shard.id, len(shard)) for shard in self._shards]
+
+    def align(self, begun_with: Mapping[str, int | None]) -> list[str]:
+        """Before anything is added: the order and the samples that a run was begun with; what is to be said about longer files.
+
+        `begun_with`: as `ShardedMixture`'s. Shards that the run does not know, or that were added to it, are left out.
+        `ShardDataError` for one that is gone, or has fewer samples to train on now.
+        """
+        grown, kept = [], []
+        for name, num_samples in begun_with.items():
+            shard = self._shards[self._index[name]] if name in self._index else None
+            if shard is None and num_samples:
+                raise ShardDataError(f"shard {name}, with which the run was begun, is not among the shards any more")
+            if shard is None or num_samples == 0:
+                continue
+            kept.append(shard)
+            surplus = 0 if num_samples is None else len(shard) - num_samples
+            if surplus < 0:
+                raise ShardDataError(
+                    f"shard {name} has {len(shard)} samples; the run was begun with {num_samples}, which must stay"
+                )
+            if surplus > 0:
+                shard.parts = [(shard.parts[0][0], len(shard) - surplus)]
+                grown.append(
+                    f"{name}: {surplus} samples more than the run was begun with are not used; add_shard adds to a run"
+                )
+        self._shards, self._index = kept, {shard.id: position for position, shard in enumerate(kept)}
+        self.revision = [0] * len(kept)
+        return grown
 
     def read(self, shard: int, sample: int) -> dict[str, Any]:
         """The raw sample."""

@@ -48,6 +48,10 @@ class ShardOrder:
         """Samples of the shard's present revision."""
         return self._size[index]
 
+    def generation(self, index: int) -> int:
+        """How often other samples have taken the place of the shard's."""
+        return self._generation[index]
+
     def append(self, name: str, num_samples: int, *, in_order: bool = False) -> None:
         """A new shard, as the last index; `in_order`: each epoch goes from its first sample to its last."""
         self._names.append(name)

@@ -65,8 +65,10 @@ def begin_session(trainer: BidirectionalMixin, planned_steps: int) -> None:
     )
     if session.reporter is not None:
         session.reporter.busy = ""  # from here on it says whatever takes the place of steps
-    trainer.controls.take_past_data(session.desk.past)
     if loaded is not None:
+        for text in trainer.source.align():
+            session.say(text, "warning")
+        trainer.controls.take_past_data(session.desk.past)
         trainer.saver.saved = trainer.saver.key(loaded.step, int(loaded.head["micro_step"]))
 
 
