@@ -3,8 +3,10 @@
 1. Step time of both fidelity modes against DistributedDataParallel: the same model, micro-batches and optimizer in the same
    processes (gloo, one thread each; `--workers`), taking turns. Wall time and CPU time of the processes; on a machine that does
    other work only the second is steady. `--only exact`: one of them, with the most memory that a process had.
-2. A walk of 50 random resizes, preemptions and kills under `--fidelity exact`, whose weights must be those of a run that was
-   never disturbed, bit by bit. (`--events 0` leaves it out.)
+2. A walk of 50 random resizes, preemptions and kills with up to four workers (tests/trainer/walk.py), against the same run by one
+   worker that nothing disturbed: the same samples in every step, the same bits (under `same_world` losses within 1e-5), and
+   no more steps lost at a kill than a snapshot covers. (`--events 0` leaves it out.) `--walks` walks in every mode, `--walks ddp
+   "loop fsdp"` in those, without 1.
 """
 
 from __future__ import annotations
@@ -153,28 +155,15 @@ def measure_steps(args: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def measure_walk(num_events: int, seed: int) -> dict[str, Any]:
-    """The walk, and the undisturbed run to compare with."""
-    from tests.trainer.paths import COUNTS
-    from tests.trainer.walk import walk
-    from tests.trainer.worlds import base_config, run_world, train, write_shards
+def measure_walk(name: str, num_events: int, seed: int) -> dict[str, Any]:
+    """The walk in one mode, and how it compares with the undisturbed run; `wrong` names what must not be."""
+    from tests.trainer.walk import misses, undisturbed, walk
 
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_shards(folder, COUNTS)
-        fields: dict[str, Any] = {"steps": 2 * num_events, "global_batch": 11, "micro_batch": 1, "fidelity": "exact"}
-        whole = base_config(folder, **fields, gradient_snapshot_dir=folder / "whole")
-        (one,) = run_world(1, train, whole, folder=folder)
-        config = base_config(folder, **fields, snapshot_every=1, async_snapshots=True)
+    with tempfile.TemporaryDirectory() as folder:
         begun = time.monotonic()
-        found = walk(config, seed=seed, num_events=num_events, max_world=4, num_micro=11)
-        return {
-            "events": len(found.events),
-            "kills": sum(kind == "kill" for kind, _, _ in found.events),
-            "equal_bits": bool((found.weights == one["weights"]).all()),
-            "most_steps_lost": found.most_steps_lost,
-            "took_s": round(time.monotonic() - begun, 1),
-        }
+        found = walk(Path(folder) / "walk", name, seed=seed, num_events=num_events, max_world=4)
+        told = found.against(undisturbed(Path(folder) / "whole", name, len(found.steps)))
+    return told | {"took_s": round(time.monotonic() - begun, 1), "wrong": misses(name, told)}
 
 
 def main() -> None:
@@ -187,19 +176,30 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--events", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--walks", nargs="*", metavar="MODE", help="only walks, of these modes (none named: all)")
     parser.add_argument("--rank_folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.rank_folder:
         rank_main(args.rank_folder, args.model, args.micro, args.micro_batch, args.rounds, args.only)
-    found = {"step": measure_steps(args)}
-    print(json.dumps(found["step"], indent=1), flush=True)
-    if args.events:
-        found["walk"] = measure_walk(args.events, args.seed)
+    found: dict[str, Any] = {}
+    if args.walks is None:
+        found["step"] = measure_steps(args)
+        print(json.dumps(found["step"], indent=1), flush=True)
+    found["walks"] = {}
+    for name in args.walks or (["ddp"] if args.walks is None else all_modes()) if args.events else ():
+        found["walks"][name] = measure_walk(name, args.events, args.seed)
+        print(name, json.dumps(found["walks"][name]), flush=True)
     print(json.dumps(found))
     ROOT.joinpath("var/bench").mkdir(parents=True, exist_ok=True)
     ROOT.joinpath("var/bench/elastic.json").write_text(json.dumps(found, indent=1))
-    if args.events and not found["walk"]["equal_bits"]:
-        raise SystemExit("the walk ended with other weights than the undisturbed run")
+    if wrong := [name for name, told in found["walks"].items() if told["wrong"]]:
+        raise SystemExit(f"not as the undisturbed run: {', '.join(wrong)}")
+
+
+def all_modes() -> list[str]:
+    from tests.trainer.walkmodes import MODES
+
+    return list(MODES)
 
 
 if __name__ == "__main__":

@@ -31,10 +31,8 @@ def together(samples: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-def train_loop(
-    config: Any, leave_at: Any = None, data: dict[str, Any] | None = None, threads: int = 0, **_: Any
-) -> dict[str, Any]:
-    """One run on this rank; keys as of `worlds.train`."""
+def make_loop(config: Any, data: dict[str, Any] | None = None, threads: int = 0) -> Any:
+    """A loop over two data sets and a stream, or over `data`."""
     import torch
     from torch import nn
 
@@ -68,33 +66,44 @@ def train_loop(
     sizes = {"global_batch": config.global_batch, "micro_batch": config.micro_batch}
     source = IndexedSource(given, collate=together, num_threads=threads, **sizes)
     session = Session(SessionConfig(config.run_dir), journal=Journal(config.gradient_snapshot_dir / "journal"))
-    seen: dict[str, Any] = {"steps": {}, "shards": {}, "ledger": {}, "snapshots": [], "hello": {}, "said": []}
 
     def loss(micro: dict[str, Any]) -> Any:
         logits = model(micro["x"])
         each = nn.functional.cross_entropy(logits.transpose(1, 2), micro["y"], ignore_index=-100, reduction="none")
         return each.sum(dim=1), (micro["y"] != -100).sum(dim=1)
 
-    def report(step: int, *, shards: Any, **columns: Any) -> None:
-        seen["steps"][step], seen["shards"][step] = columns, shards
-
-    session.report_step = report  # type: ignore[method-assign]
-    session.report_snapshot = lambda **told: seen["snapshots"].append(told)  # type: ignore[method-assign]
-    session.say = lambda text, level="info": seen["said"].append(text)  # type: ignore[method-assign]
-    session.install_signal_handlers = lambda: None  # type: ignore[method-assign]
-    start = session.start
-    session.start = lambda **hello: (seen["hello"].update(hello), start(**hello))[1]  # type: ignore[method-assign]
     options = BidirectionalOptions(
         config.gradient_snapshot_dir,
         snapshot_every=config.snapshot_every,
+        async_snapshots=config.async_snapshots,
         fidelity=config.fidelity,
         parallel=config.parallel,
     )
-    loop = ElasticLoop(
+    return ElasticLoop(
         model=model, optimizer=optimizer, scheduler=scheduler, source=source, loss=loss, steps=config.steps,
         session=session, options=options, max_grad_norm=1.0,
     )  # fmt: skip
-    micro_step = loop.micro_step
+
+
+def train_loop(
+    config: Any, leave_at: Any = None, data: dict[str, Any] | None = None, threads: int = 0, **_: Any
+) -> dict[str, Any]:
+    """One run on this rank; keys as of `worlds.train`."""
+    import torch
+
+    loop = make_loop(config, data, threads)
+    session, source, model, micro_step = loop.session, loop.source, loop.model, loop.micro_step
+    seen: dict[str, Any] = {"steps": {}, "shards": {}, "ledger": {}, "snapshots": [], "hello": {}, "said": []}
+
+    def report(step: int, *, shards: Any, **columns: Any) -> None:
+        seen["steps"][step], seen["shards"][step] = columns, shards
+
+    session.report_step = report
+    session.report_snapshot = lambda **told: seen["snapshots"].append(told)
+    session.say = lambda text, level="info": seen["said"].append(text)
+    session.install_signal_handlers = lambda: None
+    start = session.start
+    session.start = lambda **hello: (seen["hello"].update(hello), start(**hello))[1]
 
     def noted(model: Any, batch: Any, micro: Any) -> Any:
         if (batch.step, micro.index) == leave_at:
@@ -107,7 +116,7 @@ def train_loop(
         seen["ledger"].setdefault(batch.step, []).extend(found)
         return micro_step(model, batch, micro)
 
-    loop.micro_step = noted  # type: ignore[method-assign]
+    loop.micro_step = noted
     code = loop.run()
     loaded = loop.resumption.loaded if loop.resumption else None
     whole = [part.full_tensor() if hasattr(part, "full_tensor") else part for part in model.parameters()]

@@ -272,15 +272,15 @@ def build_idle_trainer(config: Any) -> Any:
     return trainer
 
 
-def training(config: Any, prepare: Callable[[Any], None]) -> int:
-    """A run whose trainer is changed by `prepare` first; its exit code."""
+def training(config: Any, prepare: Callable[[Any], None], build: Callable[..., Any] | None = None) -> int:
+    """A run whose trainer is changed by `prepare` first; its exit code. `build` makes another trainer than the launcher's."""
     from trainer_client.finetune import _conclude, build_trainer, resume_if_asked
     from trainer_client.journal import Journal
     from trainer_client.session import Session, SessionConfig
     from trainer_client.sharddata import load_shard_config
 
     session = Session(SessionConfig(config.run_dir), journal=Journal(config.gradient_snapshot_dir / "journal"))
-    trainer = build_trainer(config, session, load_shard_config(config.shard_config))
+    trainer = (build or build_trainer)(config, session, load_shard_config(config.shard_config))
     prepare(trainer)
     resume_if_asked(trainer, config)
     trainer.train()
