@@ -103,9 +103,10 @@ def rank_main(folder: Path, url: str, model: str, rounds: int, steps: int) -> No
         for row in ours.source.build(plan, [index])[0].fields["input_ids"]
     ] * 200
     told = Session(SessionConfig(folder / "told", endpoint=url, attempt="callback", token="cf_bench"))
+    ways: dict[str, list[Any]] = {"bare": [], "callback": [CounterflowCallback(told)]}
     trainers = {
         name: Trainer(copy.deepcopy(ours.model), training_arguments(config), train_dataset=samples, callbacks=callbacks)
-        for name, callbacks in (("bare", []), ("callback", [CounterflowCallback(told)]))
+        for name, callbacks in ways.items()
     }
     clock = Clock(steps)
     turns = {name: clock.follow(trainer) for name, trainer in (trainers | {"ours": ours}).items()}

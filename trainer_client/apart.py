@@ -6,7 +6,7 @@ buffers that each worker changes for itself. BatchNorm is let be: its running st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -84,5 +84,5 @@ def _num_collectives() -> int:
     """Of this process so far, in all groups."""
     if not dist.is_initialized():
         return 0
-    groups = dist.distributed_c10d._world.pg_map
+    groups: Iterable[Any] = dist.distributed_c10d._world.pg_map
     return sum(group._get_sequence_number_for_group() for group in groups)

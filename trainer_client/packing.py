@@ -31,7 +31,7 @@ def mixes_samples(losses: Losses, model: nn.Module, *, num_tokens: int, seq_len:
         embedded.append(output.detach().requires_grad_())
         return embedded[-1]
 
-    hook = model.get_input_embeddings().register_forward_hook(cut)  # type: ignore[operator, union-attr]
+    hook = model.get_input_embeddings().register_forward_hook(cut)  # type: ignore[operator]
     was_training = model.training
     model.eval()
     try:

@@ -26,13 +26,19 @@ def part_of(kind: str) -> Any:
     class Smooths(nn.Module):
         def __init__(self) -> None:
             super().__init__()
+            self.mean: torch.Tensor
             self.register_buffer("mean", torch.zeros(8))
 
         def forward(self, x: Any) -> Any:
             self.mean.lerp_(x.detach().mean(dim=0), 0.1)
             return x - self.mean
 
-    made = {"norm": lambda: nn.BatchNorm1d(8), "sync": lambda: nn.SyncBatchNorm(8), "talks": Talks, "smooths": Smooths}
+    made: dict[str, Any] = {
+        "norm": lambda: nn.BatchNorm1d(8),
+        "sync": lambda: nn.SyncBatchNorm(8),
+        "talks": Talks,
+        "smooths": Smooths,
+    }
     return made[kind]()
 
 

@@ -114,7 +114,7 @@ def _packed_in_slices(folder: Path, is_looked_at: bool) -> list[Any]:
     import trainer_client.finetune as module
 
     if not is_looked_at:
-        module.mixes_samples = lambda *_, **__: False  # type: ignore[assignment]
+        module.mixes_samples = lambda *_, **__: False
     config = base_config(folder, steps=2, layout="packed", parallel="fsdp", dtype="bf16")
     seen = train(replace(config, gradient_snapshot_dir=folder / str(is_looked_at)))
     return [*(columns["grad_norm"] for columns in seen["steps"].values()), *seen["weights"]]
