@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-from tests.services import EmbeddedValkey
+from tests.services import EmbeddedValkey, further_redis
 from trainer_client.backends import warm
 
 TRAINING = ("backends", "machines", "ops", "trainer", "workers")  # folders with tests that train
@@ -27,6 +27,14 @@ class ByFile(LoadFileScheduling):
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
     return ByFile(config, log)
+
+
+def pytest_xdist_newgateway(gateway: Any) -> None:
+    """Of several processes each has a numbered database of its own in a Redis that is given, from the given number on."""
+    if given := os.environ.get("REDIS_URL"):
+        channel = gateway.remote_exec("import os; os.environ['REDIS_URL'] = channel.receive()")
+        channel.send(further_redis(given, int(gateway.id.removeprefix("gw"))))
+        channel.waitclose(60)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -56,3 +64,15 @@ def redis_url(request: pytest.FixtureRequest) -> str:
     """Address of a real Redis or Valkey: the one in `REDIS_URL` if given, else the embedded server."""
     given = os.environ.get("REDIS_URL")
     return given if given else str(request.getfixturevalue("valkey").url)
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None) -> Iterator[None]:
+    """The database of this process, and what is done with it after a test that commits."""
+    from django.test import TransactionTestCase
+
+    from tests.emptying import empty_database
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionTestCase, "_fixture_teardown", empty_database)
+        yield

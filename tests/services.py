@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -32,6 +33,12 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def further_redis(url: str, places: int) -> str:
+    """The address of the numbered database that comes so many places after the one in `url`, a `redis://` address."""
+    parts = urlsplit(url)
+    return parts._replace(path=f"/{int(parts.path.strip('/') or 0) + places}").geturl()
 
 
 def wait_until(condition: Callable[[], T], *, within_s: float, what: str, every_s: float = 0.05) -> T:
