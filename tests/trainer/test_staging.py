@@ -251,5 +251,5 @@ def test_a_sound_snapshot_of_another_model_ends_the_run_and_stays_where_it_is(fo
     config = base_config(folder, steps=2)
     run_world(1, train, config, folder=folder)
     with pytest.raises(RankFailed, match=r"does not fit this run.*of another model"):
-        run_world(1, train, base_config(folder, steps=2, lora=4, resume=True), folder=folder)
+        run_world(1, train, base_config(folder, steps=2, model="tiny:200k", resume=True), folder=folder)
     assert len(list((folder / "snapshots").glob("step-000002-*"))) == 1
