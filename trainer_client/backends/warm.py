@@ -2,7 +2,8 @@
 
 Importing torch and transformers takes seconds, which a job would pay anew with every resize. The process in FOLDER has imported
 what `launch_finetune` needs, has trained nothing and started no thread, and forks itself for each worker that a launcher asks for.
-There is one for each FOLDER. It ends when nobody has asked for five minutes, when FOLDER is gone, or on SIGTERM; after its workers.
+There is one for each FOLDER. It ends when it has had no worker for a quarter of an hour, when FOLDER is gone, or on SIGTERM;
+after its workers.
 
 Every launch works without it: `ask` gives None where there is no such process, where it has imported other files than those that
 are there now, or under variables that what it imported may have looked at.

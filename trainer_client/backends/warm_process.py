@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from trainer_client.backends import processes, warm
 
-IDLE_S = 300.0
+IDLE_S = 900.0  # without a worker; a job often waits for machines from one plan, every five minutes, to the next
 LOOK_S = 2.0
 
 
@@ -32,7 +32,7 @@ class Server:
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._children: dict[int, tuple[int, socket.socket]] = {}  # handle -> pid, link
-        self._asked_at = time.monotonic()
+        self._wanted_at = time.monotonic()
 
     def run(self) -> None:
         with warm.short_name(self._folder) as short:
@@ -50,7 +50,7 @@ class Server:
         (self._folder / warm.SOCKET).unlink(missing_ok=True)
 
     def _is_wanted(self) -> bool:
-        idle = time.monotonic() - self._asked_at > IDLE_S
+        idle = time.monotonic() - self._wanted_at > IDLE_S
         return bool(self._children) or (not idle and (self._folder / warm.SOCKET).exists())
 
     def _take(self, listener: socket.socket) -> None:
@@ -62,7 +62,7 @@ class Server:
         except (OSError, ValueError):
             link.close()  # not wanted as it is
             return
-        self._asked_at = time.monotonic()
+        self._wanted_at = time.monotonic()
         bind = processes.dies_with_parent()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # or a worker would take it for the server's
         if (pid := os.fork()) == 0:
@@ -85,6 +85,7 @@ class Server:
 
     def _ended(self, handle: int) -> None:
         pid, link = self._children.pop(handle)
+        self._wanted_at = time.monotonic()
         self._selector.unregister(handle)
         with contextlib.suppress(KeyError):
             self._selector.unregister(link)
