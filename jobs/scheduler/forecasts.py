@@ -49,10 +49,9 @@ class ForecastUse:
         return f"{self.target.capitalize()} ahead: {instead}, as {self.why}"
 
 
-Ahead = tuple[FloatArray | None, ForecastUse]
-
-
-def price_ahead(stored: StoredForecast | None, *, price: float, now_s: float, slot_s: float) -> Ahead:
+def price_ahead(
+    stored: StoredForecast | None, *, price: float, now_s: float, slot_s: float
+) -> tuple[FloatArray | None, ForecastUse]:
     """The prices expected in the slots after the present one, [H], in the unit of `price`, which is the one in force.
 
     What is taken from the forecast is the change from the price that it was made at, so that one made before the last
@@ -66,7 +65,9 @@ def price_ahead(stored: StoredForecast | None, *, price: float, now_s: float, sl
     return price / stored.seen * on_slots(stored, now_s=now_s, slot_s=slot_s), use
 
 
-def count_ahead(stored: StoredForecast | None, *, count: int, now_s: float, slot_s: float) -> Ahead:
+def count_ahead(
+    stored: StoredForecast | None, *, count: int, now_s: float, slot_s: float
+) -> tuple[FloatArray | None, ForecastUse]:
     """The machines expected to be had in the slots after the present one, [H]; only while as many are as when it was made."""
     use = _use("availability", stored, now_s, slot_s)
     if stored is None or use.why:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 
-from django.db.models import F, Max, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Case, F, FloatField, Max, OuterRef, Q, QuerySet, Subquery, When
+from django.db.models.functions import Cast
 
 from jobs.models import MarketForecast, MarketSeriesScore, Offer, Quote
 from jobs.scheduler.forecasts import StoredForecast
@@ -38,20 +39,20 @@ def forecasts_of(*, offers: list[Offer]) -> dict[tuple[int, str], MarketForecast
 def stored_forecasts(*, offers: list[Offer]) -> dict[tuple[int, str], StoredForecast]:
     """(offer id, target) -> its latest forecast, with what was in force when it was made. One query."""
 
-    def seen(name: str) -> Subquery:
+    def seen(name: str) -> Cast:
         quotes = Quote.objects.filter(offer=OuterRef("offer"), at__lte=OuterRef("computed_at"))
-        return Subquery(quotes.filter(**{f"{name}__isnull": False}).order_by("-at").values(name)[:1])
+        newest = quotes.filter(**{f"{name}__isnull": False}).order_by("-at").values(name)[:1]
+        return Cast(Subquery(newest), FloatField())
 
-    rows = MarketForecast.objects.filter(offer__in=offers).defer("quantiles")
-    rows = rows.annotate(price=seen("price_usd_per_hour"), availability=seen("availability"))
-    found = {}
-    for row in rows:
-        value = getattr(row, row.target)
-        found[row.offer_id, row.target] = StoredForecast(
-            row.model, row.mean, row.start_at.timestamp(), float(row.gap_s), row.computed_at.timestamp(),
-            None if value is None else float(value),
-        )  # fmt: skip
-    return found
+    # Only what is forecast is looked up: an offer that has never told a count would be searched to its first quote for one.
+    value = Case(When(target="price", then=seen("price_usd_per_hour")), default=seen("availability"))
+    rows = MarketForecast.objects.filter(offer__in=offers).defer("quantiles").annotate(seen=value)
+    return {
+        (row.offer_id, row.target): StoredForecast(
+            row.model, row.mean, row.start_at.timestamp(), float(row.gap_s), row.computed_at.timestamp(), row.seen
+        )
+        for row in rows
+    }
 
 
 def scores_chosen(*, offers: list[Offer], target: str = "price") -> dict[int, MarketSeriesScore]:

@@ -14,7 +14,7 @@ from django.db.models.fields.json import KT
 from jobs.machines import SPOT_POLICIES, for_sale
 from jobs.models import Attempt, Command, Decision, Instance, Job, Offer, PlanState, Rule, Worker
 from jobs.providers import planned_backend
-from jobs.scheduler.procurement import KINDS, RULE
+from jobs.scheduler.procurement import KINDS, RULE, URGENT
 from jobs.selectors.costs import instance_cost_usd
 from jobs.selectors.market import offers_with_latest
 from jobs.selectors.plans import pace_settings
@@ -24,6 +24,14 @@ MIN_STEPS = 5  # of an attempt, before its pace is believed
 MAX_ALIKE = 2_000
 ASKED = ("requested", "provisioning")
 Rules = dict[tuple[int, int | None, str], Rule]  # (team id, job id or None, kind) -> rule
+
+
+@dataclass(frozen=True)
+class No:
+    """An order that was refused; `is_urgent`: it could not wait then."""
+
+    decision: Decision
+    is_urgent: bool
 
 
 @dataclass
@@ -38,8 +46,7 @@ class JobRows:
     target: Command | None = None  # the newest order for machines, if it is still under way
     asks: list[Decision] = field(default_factory=list)  # proposals of the planner that wait for an answer
     changes: list[Decision] = field(default_factory=list)  # of the last while, carried out or under way
-    # Kind -> the newest no of the last while; `ground`: the rule that it was proposed for.
-    noes: dict[str, Decision] = field(default_factory=dict)
+    noes: dict[str, No] = field(default_factory=dict)  # kind -> the newest of the last while
     cover: Decision | None = None  # the newest approval of on-demand machines
     gave_way: Decision | None = None  # the newest of the last while to make room for another job, a refused one too
     spent_usd: float = 0.0
@@ -175,7 +182,7 @@ def _decisions(found: dict[int, JobRows], since: dt.datetime) -> None:
         if decision.kind == "preempt_job" and decision.status_at >= since:
             rows.gave_way = decision
         if decision.status == "rejected":
-            rows.noes[decision.kind] = decision
+            rows.noes[decision.kind] = No(decision, decision.ground in URGENT)
             continue
         if decision.status_at >= since:
             rows.changes.append(decision)

@@ -42,7 +42,7 @@ class Waiting:
 def gpus_held(*, teams: Iterable[int], apart_from: Iterable[int] = ()) -> dict[int, int]:
     """Team -> GPUs of its machines that have not ended, and of the next attempts of jobs that restart or grow, those of some jobs
     apart. Two queries, a third where there are such jobs."""
-    teams, apart_from = list(teams), list(apart_from)
+    teams, apart_from = list(teams), set(apart_from)
     living = Instance.objects.filter(team__in=teams).exclude(status="terminated")
     by_team = (
         living.exclude(job__in=apart_from, job__isnull=False).order_by().values("team").annotate(n=Sum("num_gpus"))

@@ -78,6 +78,7 @@ def attempt_start(*, attempt: Attempt, now: dt.datetime, hello: dict[str, Any]) 
             return attempt
         except StaleWrite:  # another rank said it in the same moment, or the job was paused in it
             attempt.refresh_from_db()
+            attempt_must_write(attempt=attempt)
     late: dict[str, Any] = {}
     if not attempt.capabilities:
         late = {"capabilities": hello.get("capabilities", []), "versions": hello.get("versions", {})}

@@ -126,7 +126,7 @@ def _change(one: Planned) -> Proposal | None:
     no = one.rows.noes.get(change.kind) if change is not None else None
     if change is None or no is None:
         return change
-    if change.evidence["rule"] in URGENT and no.ground not in URGENT:  # type: ignore[attr-defined]
+    if change.evidence["rule"] in URGENT and not no.is_urgent:
         return change
     one.withheld = change.kind
     return None

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from jobs.models import Approval, Decision
-from jobs.scheduler.procurement import ASK_KIND, MACHINES, ON_DEMAND, URGENT
+from jobs.scheduler.procurement import ASK_KIND, MACHINES, ON_DEMAND
 from jobs.selectors.duds import duds_in_a_row, hold_words
 
 if TYPE_CHECKING:
@@ -103,15 +103,18 @@ def _with_room(one: Planned, words: str) -> str:
 
 def noes_tell(*, planned: Iterable[Planned]) -> None:
     """Each job knows who refused its machines of late, and until when that holds. One query, none without a no."""
-    noes = {no.pk: (one, no) for one in planned for no in one.rows.noes.values()}
+    noes = {no.decision.pk: (one, no) for one in planned for no in one.rows.noes.values()}
     if not noes:
         return
     answers = Approval.objects.filter(decision__in=noes, answer="reject", void_at=None).select_related("user")
     who = {answer.decision_id: answer.user for answer in answers}
     for pk, (one, no) in noes.items():
-        again_at = no.status_at + dt.timedelta(seconds=one.frame.limits.window_s)
-        sooner = "" if no.kind == ASK_KIND or no.ground in URGENT else ", sooner if it cannot wait"  # type: ignore[attr-defined]
-        one.no_words[no.kind] = f"{no_words(no, who.get(pk))}; it is asked again from {again_at:%H:%M} UTC{sooner}"
+        decision = no.decision
+        again_at = decision.status_at + dt.timedelta(seconds=one.frame.limits.window_s)
+        sooner = "" if decision.kind == ASK_KIND or no.is_urgent else ", sooner if it cannot wait"
+        one.no_words[decision.kind] = (
+            f"{no_words(decision, who.get(pk))}; it is asked again from {again_at:%H:%M} UTC{sooner}"
+        )
 
 
 def no_words(decision: Decision, user: User | None) -> str:

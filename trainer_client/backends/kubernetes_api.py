@@ -79,10 +79,9 @@ class KubernetesApi:
     def all_of(self, kind: str) -> list[dict[str, Any]]:
         """All of ours, ended ones too."""
         chosen = f"{MANAGED_BY}={MANAGER}"
-        found = self._call(self._kinds[kind].list, namespace=self.namespace, label_selector=chosen, absent=404)
-        if found is None:
-            raise BackendError(NO_TRAINER, permanent=True)
-        return [job for job in found.get("items") or [] if _label(job, MANAGED_BY) == MANAGER]
+        unknown = NO_TRAINER if kind == TRAIN_JOB else ""
+        found = self._call(self._kinds[kind].list, namespace=self.namespace, label_selector=chosen, unknown=unknown)
+        return [job for job in (found or {}).get("items") or [] if _label(job, MANAGED_BY) == MANAGER]
 
     def runtime(self, kind: str, name: str) -> dict[str, Any] | None:
         """The (Cluster)TrainingRuntime; None when there is none of that name."""
