@@ -77,8 +77,8 @@ def build_planned(world: Any) -> None:
     from django.utils import timezone
 
     from jobs.epoch import plans_tick
-    from jobs.models import Decision, Job, Team
-    from tests.planning.world import hold, make_market, on_demand_offer, planned_job, quote, train
+    from jobs.models import Decision, Job, Offer, Team
+    from tests.planning.world import hold, make_market, planned_job, quote, train
     from workers.market import offer_forecast
 
     settings.MARKET = "seed=1"
@@ -89,7 +89,8 @@ def build_planned(world: Any) -> None:
     job = planned_job(team, dataset=world.dataset, name="planned-3b-sft", goal_steps=2_400, budget_usd="80.00")
     Job.objects.filter(pk=job.pk).update(deadline=now + timedelta(hours=8), created_at=begun, submitted_at=begun)
     hold(job, offer, 3, since=begun)
-    hold(job, on_demand_offer(), 1, since=now - timedelta(hours=2), ended_at=now - timedelta(hours=1))
+    sure = Offer.objects.get(is_spot=False, provider=offer.provider, region=offer.region)
+    hold(job, sure, 1, since=now - timedelta(hours=2), ended_at=now - timedelta(hours=1))
     for hour, (spot, price) in enumerate([(4, 1.0), (2, 1.08), (0, 1.15), (2, 1.1), (4, 1.02)]):
         at = begun + timedelta(hours=hour, minutes=1)
         quote(offer, at=at, spot=spot, price=price)
