@@ -16,6 +16,7 @@ from typing import Any
 from trainer_client.fit_memory import (
     ELEMENT_BYTES,
     FIDELITIES,
+    METHODS,
     MOMENTS,
     FitSettings,
     Memory,
@@ -117,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--precision", choices=list(ELEMENT_BYTES), default=default.precision)
     parser.add_argument("--optimizer", choices=list(MOMENTS), default=default.optimizer)
     parser.add_argument("--fidelity", choices=FIDELITIES, default=default.fidelity)
+    parser.add_argument("--method", choices=METHODS, default=default.method, help="dpo: samples are pairs of answers")
     parser.add_argument("--recompute", action="store_true", help="gradient checkpointing")
     parser.add_argument("--json", action="store_true")
     return parser

@@ -11,7 +11,9 @@ kernel (no s x s matrix is kept) and a gated feed-forward layer:
 * each norm: input, normalised input, output = 3 bsh; rotated q, k, v and the output of attention = bsd(2a + 2k);
   feed-forward: gate, silu(gate), up and their product = 4 bsf;
 * with recomputation (gradient checkpointing) one input bsh for each layer, and all of one layer at a time;
-* logits: 12 bsV bytes: at the turn from forward to backward three arrays of V float32 numbers for each token are alive.
+* logits: 12 bsV bytes: at the turn from forward to backward three arrays of V float32 numbers for each token are alive;
+* with pairs (dpo, by trl) each sample is two rows, b of them 2bs tokens; without LoRA the reference's weights come on top.
+  Logits are made in tiles of 4096 x 32768, whatever V is, beside float32 gradients of the output's matrix and its input.
 
 FSDP divides what stays by the world; embeddings and two layers are whole for a while.
 
@@ -30,6 +32,9 @@ from trainer_client.treesum import most_held
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2}
 MOMENTS = {"adamw": 2, "sgd": 0}
 FIDELITIES = ("exact", "same_world")
+METHODS = ("sft", "dpo")
+TILE_TOKENS, TILE_VOCAB = 4096, 32768  # of trl's logits
+TILE_FOLD_BYTES = 0  # for each of them: its kernel folds a tile in place (without one, on a CPU, seven float32 arrays)
 BUCKET_BYTES, NUM_BUCKETS = 16 * 1024 * 1024, 3  # in which gradients travel between ranks
 
 
@@ -45,9 +50,11 @@ class FitSettings:
     lora: int = 0
     recompute: bool = False
     fidelity: str = "exact"
+    method: str = "sft"
 
     def __post_init__(self) -> None:
-        for name, known in (("precision", ELEMENT_BYTES), ("optimizer", MOMENTS), ("fidelity", FIDELITIES)):
+        choices = {"precision": ELEMENT_BYTES, "optimizer": MOMENTS, "fidelity": FIDELITIES, "method": METHODS}
+        for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be {' or '.join(known)}, not {getattr(self, name)!r}")
         for name in ("global_batch", "micro_batch", "seq_len"):
@@ -74,6 +81,7 @@ def memory(shape: ModelShape, settings: FitSettings, *, num_workers: int = 1, pa
     trained, trained_e = trained_parameters(shape, settings)
     weights, gradients = shape.num_parameters * e + (trained * trained_e if settings.lora else 0), trained * trained_e
     optimizer = MOMENTS[settings.optimizer] * gradients
+    weights += shape.num_parameters * e if settings.method == "dpo" and not settings.lora else 0  # of its reference
     num_held = _num_held(settings, num_workers, parallel)
     exchange = _exchange(shape, settings, gradients) if num_workers > 1 else 0
     if parallel == "fsdp":
@@ -136,7 +144,7 @@ def _activations(shape: ModelShape, settings: FitSettings) -> int:
 
 
 def _tokens(settings: FitSettings) -> int:
-    return settings.micro_batch * settings.seq_len
+    return settings.micro_batch * settings.seq_len * (2 if settings.method == "dpo" else 1)
 
 
 def _layer_bytes(shape: ModelShape, settings: FitSettings) -> int:
@@ -165,7 +173,13 @@ def _lora_bytes(shape: ModelShape, settings: FitSettings) -> int:
 
 
 def _logits(shape: ModelShape, settings: FitSettings) -> int:
-    return 12 * _tokens(settings) * shape.vocab
+    tokens = _tokens(settings)
+    if settings.method == "dpo":
+        tile = TILE_VOCAB * (ELEMENT_BYTES[settings.precision] + TILE_FOLD_BYTES)
+        return min(tokens, TILE_TOKENS) * tile + 4 * (
+            tokens * shape.hidden + (0 if settings.lora else shape.embedding_parameters)
+        )
+    return 12 * tokens * shape.vocab
 
 
 def _exchange(shape: ModelShape, settings: FitSettings, gradients: int) -> int:

@@ -12,9 +12,6 @@ from trainer_client.fit_memory import FitSettings, memory
 from trainer_client.modelshape import ModelShape, shape_of
 
 MAX_WORLDS = 64
-DPO_MORE = (
-    "Not in it: with dpo a micro-batch holds two answers a pair, and without LoRA the reference's weights come on top."
-)
 
 
 @dataclass(frozen=True)
@@ -41,9 +38,8 @@ def job_fit(*, model: str, num_workers: int, training: dict[str, Any], fidelity:
     needs = gib_per_gpu(memory(shape, wanted, num_workers=max(1, num_workers), parallel=parallel))
     at = placement(shape, wanted, num_workers=max(1, num_workers), parallel=parallel, gpu_gib=gpu_gib)
     smallest = next(placements(shape, wanted, gpu_gib=gpu_gib, max_workers=MAX_WORLDS), None)
-    reason = _reason(shape, wanted, needs, at, smallest, gpu_gib)
     return JobFit(
-        reason=f"{reason} {DPO_MORE}" if training.get("method") == "dpo" else reason,
+        reason=_reason(shape, wanted, needs, at, smallest, gpu_gib),
         gpu_gib=gpu_gib,
         gpu_memory_gib=round(needs, 2),
         min_workers=smallest.num_workers if smallest else None,
@@ -59,7 +55,8 @@ def fit_settings(training: dict[str, Any], fidelity: str) -> FitSettings:
     try:
         given: dict[str, Any] = {name: int(training[name]) for name in names if training.get(name) is not None}
         again = training.get("recompute") == "layers"
-        return FitSettings(**given, precision=str(training.get("dtype") or "fp32"), recompute=again, fidelity=fidelity)
+        words = {"precision": str(training.get("dtype") or "fp32"), "method": str(training.get("method") or "sft")}
+        return FitSettings(**given, **words, recompute=again, fidelity=fidelity)
     except (TypeError, OverflowError) as error:
         raise ValueError("batch, sequence length and LoRA rank are whole numbers") from error
 

@@ -15,7 +15,10 @@ from jobs.selectors.fits import job_fit
 
 MAX_PAST = 20
 # What a pace depends on, and what holds where a job does not say it.
-SAME = {"global_batch": None, "seq_len": None, "lora": 0, "layout": "padded", "recompute": "none", "dtype": "fp32"}
+SAME = {
+    "global_batch": None, "seq_len": None, "lora": 0, "layout": "padded", "recompute": "none", "dtype": "fp32",
+    "parallel": "ddp", "method": "sft",
+}  # fmt: skip
 
 
 @dataclass

@@ -51,6 +51,17 @@ def test_the_form_counts_what_activations_that_are_computed_again_save(settings,
     assert usual == kept != again
 
 
+def test_the_form_counts_slices_and_pairs(settings, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SEVEN_B))
+    given = {"model": str(tmp_path), "micro_batch": "1", "num_workers": "4"}
+    copies, slices, pairs = (
+        fit_text(settings, **given, **more) for more in ({}, {"parallel": "fsdp"}, {"method": "dpo"})
+    )
+    assert "not as whole copies" in copies
+    assert "It fits GPUs" in slices
+    assert pairs != copies
+
+
 def test_the_form_and_the_plan_count_by_the_type_of_the_numbers(settings, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(SEVEN_B))
     given = {"model": str(tmp_path), "micro_batch": "1"}

@@ -21,7 +21,7 @@ from workers.launch_specs import launch_command
 
 pytestmark = pytest.mark.django_db
 
-CHOSEN = {"layout": "packed", "dtype": "bf16", "recompute": "layers", "fidelity": "same_world"}
+CHOSEN = {"parallel": "fsdp", "layout": "packed", "dtype": "bf16", "recompute": "layers", "fidelity": "same_world"}
 
 
 def job_form(dataset: Any, **changes: str) -> dict[str, str]:
@@ -49,11 +49,11 @@ def test_a_draft_shows_its_plan_and_costs_nothing() -> None:
     assert Job.objects.get(name="from the browser").status == "draft"
 
 
-def test_layout_dtype_recompute_and_fidelity_are_carried_into_the_job_and_its_launch() -> None:
+def test_what_was_chosen_is_carried_into_the_job_and_its_launch() -> None:
     cast, job, _ = small_world()
     client = signed_in(cast.operator)
     page = client.get(reverse("job_new")).content.decode()
-    assert [page.count(f'<select name="{name}"') for name in CHOSEN] == [1, 1, 1, 1]
+    assert [page.count(f'<select name="{name}"') for name in CHOSEN] == [1] * len(CHOSEN)
     client.post(reverse("job_new"), job_form(job.dataset, submit="1", **CHOSEN))
     made = Job.objects.get(name="from the browser")
     assert (made.training["layout"], made.config["snapshot"]) == ("packed", {"fidelity": "same_world"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.trainer.worlds import run_world
+from tests.trainer.trlruns import write_pairs
+from tests.trainer.worlds import base_config, run_world
+from trainer_client import fit_memory
 from trainer_client.accumulation import Accumulation
 from trainer_client.agreement import Agreement
 from trainer_client.fit import gib_per_gpu, main, placements, report
 from trainer_client.fit_memory import FitSettings, memory
 from trainer_client.loss import sample_losses
-from trainer_client.models import DTYPES, add_lora
+from trainer_client.models import DTYPES, add_lora, train_tokenizer
 from trainer_client.modelshape import ModelShape, shape_of
 from trainer_client.treeaccumulation import accumulation_of_copies
 from trainer_client.workshare import StepWork
@@ -93,11 +96,23 @@ def measured(config: dict[str, Any], settings: FitSettings) -> int:
     with live:
         for tensor in tree_iter([list(model.parameters()), list(model.buffers()), list(optimizer.state.values())]):
             live.count(tensor.data)
-        _step(model, optimizer, settings, accumulation)
+        _step(optimizer, settings, accumulation, losses_by(model, settings))
     return live.most
 
 
-def _step(model: Any, optimizer: Any, settings: FitSettings, accumulation: Accumulation) -> None:
+def losses_by(model: Any, settings: FitSettings) -> Callable[[int], torch.Tensor]:
+    """For a number of samples, all as long as they may be: what a micro-batch of them loses."""
+
+    def losses(num_samples: int) -> torch.Tensor:
+        ids = torch.randint(0, 500, (num_samples, settings.seq_len))
+        return sample_losses(model(input_ids=ids, use_cache=False).logits, ids)[0]
+
+    return losses
+
+
+def _step(
+    optimizer: Any, settings: FitSettings, accumulation: Accumulation, losses: Callable[[int], torch.Tensor]
+) -> None:
     """One step of this rank, which has its turn in every round."""
     agreement = Agreement()
     num_micro = -(-settings.global_batch // settings.micro_batch)
@@ -105,10 +120,7 @@ def _step(model: Any, optimizer: Any, settings: FitSettings, accumulation: Accum
     accumulation.begin(work, None)
     for index in work.remaining[agreement.rank]:
         num_samples = min(settings.micro_batch, settings.global_batch - index * settings.micro_batch)
-        ids = torch.randint(0, 500, (num_samples, settings.seq_len))
-        losses, _ = sample_losses(model(input_ids=ids, use_cache=False).logits, ids)
-        losses.sum().backward()
-        del losses
+        losses(num_samples).sum().backward()
         accumulation.take(index)
     accumulation.reduce()
     optimizer.step()
@@ -141,6 +153,74 @@ def _step(model: Any, optimizer: Any, settings: FitSettings, accumulation: Accum
 def test_the_formula_is_within_five_percent_of_what_a_real_model_takes(name: str, settings: FitSettings) -> None:
     found = measured(SHAPES[name], settings)
     assert memory(ModelShape.from_config(SHAPES[name]), settings).total == pytest.approx(found, rel=0.05)
+
+
+def bytes_of_pairs(folder: Path, name: str, given: dict[str, Any]) -> int:
+    """The same of a step on pairs, by trl's trainer as the launcher makes it, with tiles no wider than the vocabulary."""
+    import trl.trainer.utils
+
+    from trainer_client.finetune import build_trainer
+    from trainer_client.session import Session, SessionConfig
+    from trainer_client.sharddata import load_shard_config
+
+    trl.trainer.utils._CHUNKED_LOGPROB_CHUNK_SIZE = SHAPES[name]["vocab_size"]
+    settings = FitSettings(**given, method="dpo")
+    fields = dict(SHAPES[name])
+    config = AutoConfig.for_model(fields.pop("model_type"), **fields)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder / "model")
+    train_tokenizer(["say red green"], 400).save_pretrained(folder / "model")
+    wanted = base_config(
+        folder, model=str(folder / "model"), method="dpo", dtype=settings.precision, lora=settings.lora, fidelity=settings.fidelity,
+        recompute="layers" if settings.recompute else "none", seq_len=settings.seq_len,
+    )  # fmt: skip
+    trainer: Any = build_trainer(wanted, Session(SessionConfig(wanted.run_dir)), load_shard_config(wanted.shard_config))
+    model = trainer.model.train()
+    if settings.recompute:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer, live = torch.optim.AdamW(trained, fused=True), LiveBytes()
+    for parameter in trained:
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+    accumulation = accumulation_of_copies(model, Agreement(), settings.fidelity)
+
+    def losses(num_pairs: int) -> torch.Tensor:
+        ids = torch.randint(0, 200, (2 * num_pairs, settings.seq_len))
+        both = {"attention_mask": torch.ones_like(ids), "completion_mask": torch.ones_like(ids)}
+        found: torch.Tensor = trainer.sample_losses(model, {"input_ids": ids, **both})[0]
+        return found
+
+    reference = [] if trainer.ref_model is None else list(trainer.ref_model.parameters())
+    with live:
+        for tensor in tree_iter(
+            [list(model.parameters()), list(model.buffers()), reference, list(optimizer.state.values())]
+        ):
+            live.count(tensor.data)
+        _step(optimizer, settings, accumulation, losses)
+    return live.most
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("llama", {"precision": "fp32"}),
+        ("llama", {"precision": "bf16"}),
+        ("llama", {"precision": "fp32", "lora": 4}),
+        ("deep", {"precision": "fp32", "recompute": True, "fidelity": "same_world"}),
+    ],
+    ids=str,
+)
+def test_the_formula_counts_pairs_and_their_reference(
+    name: str, given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"global_batch": 8, "micro_batch": 4, "seq_len": 128} | given
+    write_pairs(tmp_path, {"a": 9})
+    monkeypatch.setattr(fit_memory, "TILE_VOCAB", SHAPES[name]["vocab_size"])
+    monkeypatch.setattr(fit_memory, "TILE_FOLD_BYTES", 7 * 4)
+    (found,) = run_world(1, bytes_of_pairs, tmp_path, name, given, folder=tmp_path)
+    expected = memory(ModelShape.from_config(SHAPES[name]), FitSettings(**given, method="dpo")).total
+    assert expected == pytest.approx(found, rel=0.05)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -185,11 +265,11 @@ def sliced_bytes(settings: FitSettings) -> int:
     exact = settings.fidelity == "exact"
     accumulation = SliceTreeAccumulation(named, slices) if exact else SliceAccumulation(named)
     optimizer, live = torch.optim.AdamW(trained, foreach=False), SlicedBytes()
-    _step(model, optimizer, settings, accumulation)
+    _step(optimizer, settings, accumulation, losses_by(model, settings))
     with live:
         for tensor in tree_iter([list(model.parameters()), list(optimizer.state.values())]):
             live.count(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
-        _step(model, optimizer, settings, accumulation)
+        _step(optimizer, settings, accumulation, losses_by(model, settings))
     return live.most
 
 

@@ -80,7 +80,7 @@ def job_fit_part(request: PageRequest) -> HttpResponse:
     typed: dict[str, Any] = {
         name: int(text) for name, text in training.items() if text.isascii() and text.isdigit() and len(text) < 9
     }
-    for name, usual in (("dtype", "fp32"), ("recompute", "none")):
+    for name, usual in (("dtype", "fp32"), ("recompute", "none"), ("method", "sft"), ("parallel", "ddp")):
         typed[name] = chosen(request, name, TRAINING_CHOICES[name], usual)
     workers = words.get("num_workers", "")
     num_workers = int(workers) if workers.isascii() and workers.isdigit() and 0 < len(workers) < 6 else 1

@@ -78,6 +78,12 @@ class JobForm(MomentForm, PageForm):
         required=False,
         help_text="What the samples are; dpo needs trl beside the trainer",
     )
+    parallel = forms.ChoiceField(
+        label="Model",
+        choices=[("ddp", "ddp: a whole copy on each worker"), ("fsdp", "fsdp: a slice on each worker")],
+        required=False,
+        help_text="Slices hold a model that is too large for one GPU",
+    )
     layout = forms.ChoiceField(
         choices=[("padded", "padded: a row for each sample"), ("packed", "packed: samples share rows")],
         required=False,
@@ -160,7 +166,7 @@ class JobForm(MomentForm, PageForm):
 
     def training(self) -> dict[str, Any]:
         """The settings for `job_create(training=…)`."""
-        usual = {"method": "sft", "layout": "padded", "dtype": "fp32", "recompute": "none"}
+        usual = {"method": "sft", "parallel": "ddp", "layout": "padded", "dtype": "fp32", "recompute": "none"}
         chosen = {name: value for name in usual if (value := self.cleaned_data.get(name)) and value != usual[name]}
         looks = {name: value for name in EVALUATION_FIELDS if (value := self.cleaned_data.get(name))}
         return {name: self.cleaned_data[name] for name in TRAINING_FIELDS} | chosen | looks
