@@ -159,6 +159,19 @@ def test_a_job_from_before_a_runtime_was_named_is_found_and_followed(kube_server
     assert kubeflow.over(older).exit_code == 81
 
 
+def test_a_trainjob_from_when_a_runtime_was_named_is_found_and_stopped(
+    kube_server: KubeServer, kubeflow: Bench
+) -> None:
+    handle = kubeflow.launch(WAIT)
+    plain = dataclasses.replace(kubeflow.backend.place, runtime="")  # type: ignore[attr-defined]
+    after = Bench(get_backend("kubernetes", place=plain, client=kube_server.client()), kubeflow.folder)
+    assert after.launch(WAIT) == handle
+    after.ready()
+    assert after.backend.list("job=j1") == [handle]
+    after.backend.stop(handle, 5.0)
+    assert after.over(handle).exit_code == 81
+
+
 def test_a_runtime_that_is_missing_or_starts_pods_again_is_refused(kube_server: KubeServer, bench_dir: Bench) -> None:
     backend = on(kube_server.client())
     with pytest.raises(BackendError, match=r"ClusterTrainingRuntime counterflow .* there is none") as missing:
@@ -179,6 +192,16 @@ def test_a_cluster_without_kubeflow_trainer_is_told_in_words(no_trainer: str, be
         with pytest.raises(BackendError, match="Kubeflow Trainer is not installed") as refused:
             order()
         assert refused.value.permanent
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_without_a_runtime_trainjobs_may_be_unknown_or_forbidden(
+    no_trainer: str, bench_dir: Bench, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Answers, "unknown", status)
+    client = library.client.ApiClient(library.client.Configuration(host=no_trainer))
+    place = Place(image="none", namespace="trial")
+    assert get_backend("kubernetes", place=place, client=client).list("") == []
 
 
 def test_the_runtime_is_read_from_the_environment() -> None:
@@ -206,20 +229,23 @@ def bench_dir(tmp_path: Any) -> Bench:
     return Bench(None, tmp_path)  # type: ignore[arg-type]
 
 
+class Answers(http.server.BaseHTTPRequestHandler):
+    """As an API server does for a group that it does not know, or that it does not show; an empty list for Jobs."""
+
+    unknown = 404
+
+    def do_GET(self) -> None:
+        known = self.path.startswith("/apis/batch/") and "cf-c1" not in self.path
+        self.send_response(200 if known else self.unknown)
+        self.end_headers()
+        self.wfile.write(b'{"items": []}' if known else b"404 page not found\n")
+
+    def log_message(self, *_: Any) -> None:
+        """Not into the tests' output."""
+
+
 @pytest.fixture
 def no_trainer() -> Iterator[str]:
-    """Answers as an API server does for a group that it does not know, and with an empty list for Jobs."""
-
-    class Answers(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            known = self.path.startswith("/apis/batch/") and "cf-c1" not in self.path
-            self.send_response(200 if known else 404)
-            self.end_headers()
-            self.wfile.write(b'{"items": []}' if known else b"404 page not found\n")
-
-        def log_message(self, *_: Any) -> None:
-            """Not into the tests' output."""
-
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"

@@ -68,19 +68,22 @@ class KubernetesApi:
 
     def create(self, body: dict[str, Any]) -> dict[str, Any] | None:
         """The Job or TrainJob as created; None when one of that name exists."""
-        return self._call(self._kinds[body["kind"]].create, namespace=self.namespace, body=body, absent=409)
+        return self._call(self._kinds[body["kind"]].create, namespace=self.namespace, body=body, absent=(409,))
 
     def create_service(self, body: dict[str, Any]) -> None:
-        self._call(self._core.create_namespaced_service, self.namespace, body, absent=409)
+        self._call(self._core.create_namespaced_service, self.namespace, body, absent=(409,))
 
-    def read(self, kind: str, name: str) -> dict[str, Any] | None:
-        return self._call(self._kinds[kind].read, namespace=self.namespace, name=name, absent=404)
+    def read(self, kind: str, name: str, *, needed: bool = True) -> dict[str, Any] | None:
+        """None when there is none; `needed=False`: nor where this account may not look for its kind."""
+        return self._call(self._kinds[kind].read, namespace=self.namespace, name=name, absent=_absent(needed))
 
-    def all_of(self, kind: str) -> list[dict[str, Any]]:
-        """All of ours, ended ones too."""
-        chosen = f"{MANAGED_BY}={MANAGER}"
-        unknown = NO_TRAINER if kind == TRAIN_JOB else ""
-        found = self._call(self._kinds[kind].list, namespace=self.namespace, label_selector=chosen, unknown=unknown)
+    def all_of(self, kind: str, *, needed: bool = True) -> list[dict[str, Any]]:
+        """All of ours, ended ones too; `needed=False`: none where the cluster lacks that kind, or this account may not see it."""
+        chosen, absent = f"{MANAGED_BY}={MANAGER}", () if needed else _absent(needed)
+        unknown = NO_TRAINER if kind == TRAIN_JOB and needed else ""
+        found = self._call(
+            self._kinds[kind].list, namespace=self.namespace, label_selector=chosen, unknown=unknown, absent=absent
+        )
         return [job for job in (found or {}).get("items") or [] if _label(job, MANAGED_BY) == MANAGER]
 
     def runtime(self, kind: str, name: str) -> dict[str, Any] | None:
@@ -91,7 +94,7 @@ class KubernetesApi:
             read = partial(
                 self._custom.get_namespaced_custom_object, plural="trainingruntimes", namespace=self.namespace
             )
-        return self._call(read, group=GROUP, version=VERSION, name=name, absent=404, unknown=NO_TRAINER)
+        return self._call(read, group=GROUP, version=VERSION, name=name, absent=(404,), unknown=NO_TRAINER)
 
     def pods(self, name: str) -> list[dict[str, Any]]:
         found = self._call(self._core.list_namespaced_pod, self.namespace, label_selector=f"{JOB_NAME}={name}")
@@ -100,15 +103,20 @@ class KubernetesApi:
     def delete(self, kind: str, name: str) -> None:
         """The object is gone when its pods are."""
         options = {"namespace": self.namespace, "name": name, "propagation_policy": "Foreground"}
-        self._call(self._kinds[kind].delete, **options, absent=404)
+        self._call(self._kinds[kind].delete, **options, absent=(404,))
 
     def delete_pod(self, name: str, grace_s: int) -> None:
-        self._call(self._core.delete_namespaced_pod, name, self.namespace, absent=404, grace_period_seconds=grace_s)
+        self._call(self._core.delete_namespaced_pod, name, self.namespace, absent=(404,), grace_period_seconds=grace_s)
 
     def _call(
-        self, function: Callable[..., Any], *args: Any, absent: int = 0, unknown: str = "", **options: Any
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        absent: tuple[int, ...] = (),
+        unknown: str = "",
+        **options: Any,
     ) -> dict[str, Any] | None:
-        """The answer as JSON; None for the status `absent`. `unknown`: what to say where the server lacks the whole kind."""
+        """The answer as JSON; None for a status in `absent`. `unknown`: what to say where the server lacks the whole kind."""
         # Answers are read as they are: models of one client version must not refuse what a newer server says.
         try:
             answer = function(*args, _request_timeout=TIMEOUT_S, _preload_content=False, **options)
@@ -116,7 +124,7 @@ class KubernetesApi:
         except self._library.client.ApiException as error:
             if unknown and error.status == 404 and _message(error) is None:
                 raise BackendError(unknown, permanent=True) from error
-            if error.status == absent:
+            if error.status in absent:
                 return None
             raise BackendError(f"Kubernetes: {_said(error)}", permanent=error.status in PERMANENT) from error
         except (OSError, ValueError, self._urllib3_error()) as error:
@@ -128,6 +136,10 @@ class KubernetesApi:
         import urllib3
 
         return urllib3.exceptions.HTTPError
+
+
+def _absent(needed: bool) -> tuple[int, ...]:
+    return (404,) if needed else (403, 404)
 
 
 def _said(error: Any) -> str:

@@ -43,6 +43,7 @@ from trainer_client.backends.rank_files import claim_locked, conclude, launch_fo
 from trainer_client.backends.restarts import Restarting
 from trainer_client.journal import write_durably
 
+KINDS = (TRAIN_JOB, JOB)
 DEAD_AFTER_S = 180.0  # past its grace time a pod whose end no kubelet has confirmed is taken for ended
 
 
@@ -53,7 +54,7 @@ class KubernetesBackend(Restarting):
 
     def __init__(self, place: Place | None = None, client: Any = None, dead_after_s: float = DEAD_AFTER_S) -> None:
         self.place = place or place_from(os.environ)
-        self._kinds = (TRAIN_JOB, JOB) if self.place.runtime else (JOB,)
+        self._may_lack = () if self.place.runtime else (TRAIN_JOB,)  # and still hold some, of when a runtime was named
         self._dead_after_s = dead_after_s
         self._api = KubernetesApi(self.place.namespace, os.environ.get("COUNTERFLOW_KUBE_CONTEXT", ""), client)
 
@@ -74,8 +75,9 @@ class KubernetesBackend(Restarting):
         return handle
 
     def _found(self, name: str) -> dict[str, Any] | None:
-        """What an earlier call made, before a runtime was named, too."""
-        return next((job for kind in self._kinds if (job := self._api.read(kind, name))), None)
+        """What an earlier call made, with a runtime or without."""
+        found = (self._api.read(kind, name, needed=kind not in self._may_lack) for kind in KINDS)
+        return next(filter(None, found), None)
 
     def _created(self, spec: LaunchSpec) -> dict[str, Any]:
         self._check_runtime()
@@ -188,7 +190,7 @@ class KubernetesBackend(Restarting):
 
     def list(self, tag: str = "") -> list[Handle]:
         key, _, value = tag.partition("=")
-        found = [job for kind in self._kinds for job in self._api.all_of(kind)]
+        found = [job for kind in KINDS for job in self._api.all_of(kind, needed=kind not in self._may_lack)]
         for job in found:  # nothing else ends a TrainJob's life; a Job has its own time
             if job.get("kind") == TRAIN_JOB and states.finished_before(job, time.time() - KEPT_S):
                 self._api.delete(TRAIN_JOB, job["metadata"]["name"])
