@@ -79,8 +79,8 @@ class JobForm(MomentForm, PageForm):
         help_text="What the samples are; dpo needs trl beside the trainer",
     )
     parallel = forms.ChoiceField(
-        label="Model",
-        choices=[("ddp", "ddp: a whole copy on each worker"), ("fsdp", "fsdp: a slice on each worker")],
+        label="Parallelism",
+        choices=[("ddp", "ddp: a copy of the model on each worker"), ("fsdp", "fsdp: a slice of it on each")],
         required=False,
         help_text="Slices hold a model that is too large for one GPU",
     )
