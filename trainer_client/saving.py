@@ -199,16 +199,19 @@ class StateSaver:
     def _write(self, draft: Draft) -> None:
         """Write, read back, announce; only then may the oldest one go."""
         where = f"snapshot before step {draft.head['step']}"
-        draft.trouble = f"{where} ended without a word"  # until it is known better, whatever becomes of this thread
+        draft.trouble = f"{where} is not written"  # until it is known better
         try:
             self._write_and_announce(draft)
             draft.trouble = ""
         except StaleAttempt as error:
             draft.trouble, draft.stale = f"{where} was not written: {error}", True
-        except (OSError, RuntimeError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - clients of stores have errors of their own kinds; training goes on
             draft.trouble = f"{where} failed: {type(error).__name__}: {error}"
             if self._trainer.session.rank == 0:
                 self._trainer.session.say(draft.trouble, "error")
+        except BaseException as error:
+            draft.trouble = f"{where} was ended by {type(error).__name__}: {error}"
+            raise
         finally:
             draft.done.set()
 

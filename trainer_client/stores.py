@@ -60,7 +60,7 @@ class UrlStore(SnapshotStore):
         try:
             self._send(snapshot)
         except BaseException:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):  # what broke it off is the reason to give, whatever else is wrong then
                 self._delete(snapshot.name)
             raise
         finally:

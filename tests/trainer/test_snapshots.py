@@ -166,6 +166,25 @@ def test_an_upload_that_breaks_off_is_no_snapshot_and_the_next_pruning_clears_it
     assert store._names(all_folders=True) == [good.name]
 
 
+def test_what_broke_an_upload_off_is_what_is_told_when_tidying_up_fails_too(tmp_path, monkeypatch):
+    class Unreachable(Exception):
+        """As a client raises it."""
+
+    def unreachable(what: str) -> Callable[..., None]:
+        def call(*_: Any, **__: Any) -> None:
+            raise Unreachable(what)
+
+        return call
+
+    store = open_store(f"memory://{uuid.uuid4()}", cache=tmp_path)
+    assert isinstance(store, UrlStore)
+    monkeypatch.setattr(store._files, "put_file", unreachable("put"))
+    monkeypatch.setattr(store._files, "rm_file", unreachable("delete"))
+    with pytest.raises(Unreachable, match="put"):
+        store.write(4, filled())
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path):
     store = SnapshotStore(tmp_path)
     snapshot = store.write(3, filled())

@@ -148,6 +148,87 @@ def test_all_ranks_know_of_a_failed_write_at_the_next_control_point(folder: Path
     assert [path.name[:11] for path in sorted((folder / "snapshots").glob("step-*"))] == ["step-000004", "step-000006"]
 
 
+class Unreachable(Exception):
+    """As the client of a store raises it: of none of the kinds that Python itself has for such troubles."""
+
+
+WAYS: dict[str, tuple[str, bool, type[BaseException]]] = {
+    "copies, at once": ("ddp", False, Unreachable),
+    "copies, behind": ("ddp", True, Unreachable),
+    "copies, a writer that is ended": ("ddp", True, SystemExit),
+    "slices, at once": ("fsdp", False, Unreachable),
+    "slices, behind": ("fsdp", True, Unreachable),
+}
+
+
+def _with_a_foreign_error(folder: Path) -> dict[str, dict[str, Any]]:
+    """The client of the store fails at the snapshot of step 2, and at that of a preemption inside step 5."""
+    from tests.trainer.worlds import training
+
+    found: dict[str, dict[str, Any]] = {}
+    for way, (parallel, behind, kind) in WAYS.items():
+        known: list[str] = []
+        hosts: list[Any] = []
+
+        def prepare(trainer: Any, kind: Any = kind, known: Any = known, hosts: Any = hosts) -> None:
+            hosts.append(trainer)
+            publish, settle, micro_step = trainer.saver.store.publish, trainer.saver.settle, trainer.micro_step
+
+            def fails(draft: Path, step: int, *args: Any, **kwargs: Any) -> Any:
+                if step in (2, 5):
+                    raise (kind if step == 2 else Unreachable)("no endpoint")
+                return publish(draft, step, *args, **kwargs)
+
+            def noted() -> str:
+                trouble = settle()
+                known.extend([trouble] if trouble else [])
+                return trouble
+
+            def told_to_leave(model: Any, batch: Any, micro: Any) -> Any:
+                if batch.step == 5:
+                    trainer.session._terminated.set()
+                return micro_step(model, batch, micro)
+
+            trainer.saver.store.publish, trainer.saver.settle, trainer.micro_step = fails, noted, told_to_leave
+
+        places = {"gradient_snapshot_dir": folder / way / "snapshots", "run_dir": folder / way / "run"}
+        fields = {"snapshot_every": 2, "async_snapshots": behind, "parallel": parallel, "micro_batch": 1}
+        code = training(base_config(folder, **places, **fields), prepare)
+        found[way] = {"code": code, "known": known, "reason": hosts[0].leave.reason}
+    return found
+
+
+def test_an_error_of_the_stores_client_is_known_to_all_ranks_and_ends_no_training(folder: Path) -> None:
+    ranks = run_world(2, _with_a_foreign_error, folder, folder=folder)
+    for way, (_, _, kind) in WAYS.items():
+        for rank in ranks:
+            seen = rank[way]
+            assert seen["code"] == 81, way
+            first, last = seen["known"]
+            assert first.startswith("snapshot before step 2"), way
+            assert f"{kind.__name__}: no endpoint" in first, way
+            assert "snapshot before step 5 failed" in last, way
+            assert "Unreachable: no endpoint; what came after the last snapshot is lost" in seen["reason"], way
+        left = [path.name[:11] for path in sorted((folder / way / "snapshots").glob("*step-*"))]
+        assert left == ["step-000004"], way  # and no draft of the others
+
+
+def test_an_export_that_fails_with_a_foreign_error_is_reported_as_such(tmp_path: Path) -> None:
+    from torch import nn
+
+    from trainer_client.export import WeightsExporter
+
+    class Full(nn.Linear):
+        def save_pretrained(self, *_: Any, **__: Any) -> None:
+            raise Unreachable("no room")
+
+    told: list[dict[str, Any]] = []
+    exporter = WeightsExporter(tmp_path, Full(2, 2), None, lambda **fields: told.append(fields))
+    assert exporter.export(3)
+    exporter.wait()
+    assert [(fields["status"], fields["detail"]) for fields in told] == [("corrupt", "Unreachable: no room")]
+
+
 def _taken_over(folder: Path) -> int:
     """A newer attempt takes over while the third step is done."""
     from tests.trainer.worlds import training
