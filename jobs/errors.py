@@ -58,6 +58,12 @@ class AlreadyAnswered(Conflict):
     code = "already_answered"
 
 
+class Outdated(Conflict):
+    """What was asked has changed since: a yes to it would be one to something that nobody was shown."""
+
+    code = "outdated"
+
+
 class Superseded(Conflict):
     """A newer attempt exists; this one may write nothing more."""
 

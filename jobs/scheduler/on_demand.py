@@ -10,6 +10,11 @@ from jobs.scheduler.planner import PlanFacts, Wish
 from jobs.scheduler.procurement import ASK_KIND, ON_DEMAND, Settings, Standing, allocation_args, proposal_of, saving_usd
 from jobs.scheduler.proposal import Effect, Proposal
 
+# By how much what a standing ask was made of may change before it is asked anew. Dearer weighs more than cheaper, sooner more than
+# later, so that a price or a pace that goes to and fro settles on one card: the one with the highest price, and the first end.
+DEARER, CHEAPER = 0.05, 0.2  # of the price that was asked about
+SOONER = 0.02  # of the time that it is still open
+
 
 def is_standby(wish: Wish, today: Wish) -> bool:
     """Whether the on-demand of a wish is not needed today, only the answer: later there would be no time to ask."""
@@ -55,6 +60,28 @@ def on_demand_proposal(
             "max_usd": {"min": 0.01, "max": round(2 * cap, 2)},
         },
     )
+
+
+def is_dearer(asked_usd: float, usd: float) -> bool:
+    """Whether a price is so far above the one asked about that a yes to that one does not count for it."""
+    return usd > asked_usd * (1 + DEARER)
+
+
+def price_words(asked_usd: float, usd: float) -> str:
+    """How the price has moved since it was asked about; empty where it has not moved by enough to ask anew."""
+    if is_dearer(asked_usd, usd) or usd < asked_usd * (1 - CHEAPER):
+        return f"on-demand costs ${usd:.2f} an hour each now, not ${asked_usd:.2f}"
+    return ""
+
+
+def outdated_words(asked_usd: float | None, left_s: float, anew: Proposal) -> str:
+    """Why a standing ask, with its price and the seconds until it expires, gives way to the same asked now; empty: it stands."""
+    usd = anew.evidence["on_demand_usd_per_hour"]
+    if asked_usd and usd is not None and (words := price_words(asked_usd, usd)):
+        return words
+    if anew.expires_after_s < left_s * (1 - SOONER):
+        return f"an answer is of use for {anew.expires_after_s / 60:.0f} min only, not for {left_s / 60:.0f}"
+    return ""
 
 
 def _cap_usd(facts: PlanFacts, wish: Wish, settings: Settings) -> float:

@@ -85,12 +85,6 @@ def change_proposal(one: Placed, frame: Frame) -> Proposal | None:
     return procurement.machines_proposal(one.facts, one.today, frame.standing, frame.limits, why)
 
 
-def ask_args(one: Placed, frame: Frame) -> dict[str, Any]:
-    """The arguments of what is asked, which need no outlook."""
-    asked = ask_proposal(one, frame, None)
-    return asked.args if asked is not None else {}
-
-
 def ask_proposal(one: Placed, frame: Frame, if_no: Outlook | None) -> Proposal | None:
     """What a person is asked, or None where nothing is."""
     if one.ask is None:

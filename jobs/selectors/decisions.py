@@ -66,6 +66,14 @@ def decisions_related(*, decision: Decision, limit: int = 5) -> list[Decision]:
     return list(same.order_by("-id")[:limit])
 
 
+def decision_newer(*, decision: Decision) -> Decision | None:
+    """The newest decision that stands in the place of a superseded one; None for others, and where there is none."""
+    if decision.status != "superseded":
+        return None
+    same = Decision.objects.filter(job_id=decision.job_id, rule=decision.rule, subject=decision.subject)
+    return same.filter(pk__gt=decision.pk).order_by("-id").first()
+
+
 @dataclass(frozen=True)
 class Record:
     """How decisions turned out: `num_helped` of `num_measured`, and what that is called."""

@@ -45,6 +45,7 @@ class JobRows:
     machines: list[Instance] = field(default_factory=list)
     target: Command | None = None  # the newest order for machines, if it is still under way
     asks: list[Decision] = field(default_factory=list)  # proposals of the planner that wait for an answer
+    asked_usd: dict[int, float | None] = field(default_factory=dict)  # an hour of on-demand, as each of those says
     changes: list[Decision] = field(default_factory=list)  # of the last while, carried out or under way
     noes: dict[str, No] = field(default_factory=dict)  # kind -> the newest of the last while
     cover: Decision | None = None  # the newest approval of on-demand machines
@@ -172,12 +173,13 @@ def _decisions(found: dict[int, JobRows], since: dt.datetime) -> None:
         | Q(status__in=(*done, "rejected"), status_at__gte=since)
         | Q(status="superseded", executed_at__isnull=False, status_at__gte=since)
     )
-    mine = mine.annotate(ground=KT("evidence__rule"))
+    mine = mine.annotate(ground=KT("evidence__rule"), asked_usd=KT("evidence__on_demand_usd_per_hour"))
     for decision in mine.defer("situation", "evidence", "expected", "outcome").order_by("id"):
         rows = found[decision.job_id]
         decision.job, decision.team = rows.job, rows.job.team
         if decision.status == "proposed":
             rows.asks.append(decision)
+            rows.asked_usd[decision.pk] = float(decision.asked_usd) if decision.asked_usd else None
             continue
         if decision.kind == "preempt_job" and decision.status_at >= since:
             rows.gave_way = decision

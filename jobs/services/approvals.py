@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import IntegrityError, transaction
 
-from jobs.errors import AlreadyAnswered, Invalid, NotAllowed, StaleWrite
+from jobs.errors import AlreadyAnswered, Invalid, NotAllowed, Outdated, StaleWrite
 from jobs.models import Approval, Decision
 from jobs.scheduler.arguments import edit_errors
 from jobs.scheduler.procurement import RULE
-from jobs.selectors.decisions import args_in_force
+from jobs.selectors.decisions import args_in_force, decision_newer
+from jobs.services.asked_prices import asked_price_check
 from jobs.services.commands import command_issue
 from jobs.services.events import SYSTEM, Actor, event_append
 from jobs.services.plans import APPROVED, plan_ask, plan_change_noted
@@ -42,12 +43,14 @@ def decision_approve(
 
     `args` edits the arguments in force, `seen_args` are those that the person was shown. Where two approvals are needed, the first
     leaves the decision open. Raises `AlreadyAnswered` if it is no longer open, `Invalid` for arguments out of range, `NotAllowed`
-    where the team forbids approving one's own request, `Conflict` if other arguments are in force than the person saw.
+    where the team forbids approving one's own request, `Conflict` if other arguments are in force than the person saw, `Outdated`
+    if what it buys has become dearer since it was asked.
     """
     _check_open(decision, now)
     if user is not None and decision.team.forbid_own_approval and decision.requested_by_id == user.pk:
         raise NotAllowed("You asked for this; somebody else has to approve it.")
     _check_edits(decision, args or {})
+    asked_price_check(decision=decision, now=now)
     actor = Actor.person(user) if user else Actor.rule(by_rule)
     try:
         with transaction.atomic():
@@ -116,8 +119,8 @@ def decision_answer_by_default(*, decision: Decision, now: dt.datetime) -> None:
         decision_approve(decision=decision, now=now, by_rule=by_rule, reason="Nobody answered in time.")
         if decision.status == "proposed":
             _drop_default(decision, now, f"Silence was one of two approvals of {decision}; a person gives the other.")
-    except AlreadyAnswered:
-        return  # a person was faster
+    except (AlreadyAnswered, Outdated):
+        return  # a person was faster, or it is asked anew
 
 
 def _escalate(decision: Decision, now: dt.datetime) -> None:
@@ -188,6 +191,9 @@ def _check_open(decision: Decision, now: dt.datetime) -> None:
 
 def _answered(decision: Decision) -> AlreadyAnswered:
     decision.refresh_from_db()
+    if (newer := decision_newer(decision=decision)) is not None:
+        words = f"{decision} is already superseded: {newer} stands in its place."
+        return AlreadyAnswered(words, status=decision.status, newer={"id": str(newer.uuid), "name": str(newer)})
     last = decision.approvals.filter(void_at=None).order_by("-id").first()
     who = f" by {last.user or 'rule ' + last.by_rule}" if last else ""
     return AlreadyAnswered(f"{decision} is already {decision.status}{who}.", status=decision.status)

@@ -35,12 +35,14 @@ BATCH = 200
 
 @dataclass(frozen=True)
 class Offered:
-    """A proposal of the planner for a job. `stands`: another on the same subject waits for an answer already."""
+    """A proposal of the planner for a job. `stands`: another on the same subject waits for an answer already; `anew`: why that one
+    gives way though it asks for the same."""
 
     job: Job
     proposal: Proposal
     situation: dict[str, Any]
     stands: bool = False
+    anew: str = ""
 
 
 def decisions_propose(*, offered: Sequence[Offered], rules: Rules, now: dt.datetime) -> list[Decision | None]:
@@ -71,7 +73,7 @@ def _rule(one: Offered, rules: Rules) -> Rule:
 
 
 def _alone(one: Offered, now: dt.datetime) -> Decision | None:
-    return decision_propose(job=one.job, proposal=one.proposal, now=now, situation=one.situation)
+    return decision_propose(job=one.job, proposal=one.proposal, now=now, situation=one.situation, anew=one.anew)
 
 
 def _batches(fit: list[Any]) -> Iterator[list[Any]]:

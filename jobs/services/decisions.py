@@ -12,6 +12,7 @@ from jobs.errors import StaleWrite
 from jobs.models import Decision, Job, Rule, Team
 from jobs.scheduler.autonomy import Usage, Verdict, autonomy_verdict
 from jobs.scheduler.proposal import Proposal
+from jobs.services.asked_prices import asks_look_again
 from jobs.services.events import SYSTEM, Actor, event_append
 from jobs.services.rules import needs_two, rule_for, rule_usage
 from jobs.services.transitions import state_move
@@ -28,8 +29,11 @@ def decision_propose(
     now: dt.datetime,
     situation: dict[str, Any] | None = None,
     requested_by: User | None = None,
+    anew: str = "",
 ) -> Decision | None:
     """Store a proposal; a standing one of the same rule and subject is superseded, unless it says the same.
+
+    `anew` is why it is asked anew even though the arguments are the same.
 
     Under a rule that allows it the decision is approved in the same transaction. Returns None when the kind is off or an equal
     proposal stands already.
@@ -41,10 +45,10 @@ def decision_propose(
             if verdict.answer == "drop" and requested_by is None:
                 return None
             standing = _standing(job, proposal)
-            if standing is not None and standing.args == proposal.args:
+            if standing is not None and standing.args == proposal.args and not anew:
                 return None
             if standing is not None:
-                state_move(standing, "superseded", now=now, text=f"{standing} gave way to a newer proposal.")
+                _supersede(standing, anew, now)
             decision = decision_made(job, proposal, now, situation or {}, rule, verdict, requested_by)
             decision.number = numbers_take(team_id=job.team_id, num=1)[0]
             decision.save(force_insert=True)
@@ -54,6 +58,14 @@ def decision_propose(
     except (IntegrityError, StaleWrite):
         return None  # another evaluation stored its proposal first, or a person answered the standing one just now
     return decision
+
+
+def _supersede(standing: Decision, why: str, now: dt.datetime) -> None:
+    """A newer proposal takes its place; approvals given so far were for the old one."""
+    words = f": {why}" if why else ""
+    text = f"{standing} gave way to a newer proposal{words}."
+    failure = f"It was asked anew{words}." if why else ""
+    state_move(standing, "superseded", now=now, text=text, failure=failure)
 
 
 def _used(rule: Rule, job: Job, now: dt.datetime) -> Usage:
@@ -211,7 +223,10 @@ def decision_measured(*, decision: Decision, outcome: dict[str, Any], now: dt.da
 
 
 def decisions_sweep(*, now: dt.datetime) -> int:
-    """Expire what nobody answered in time, and answer by default where silence counts. Returns how many were closed."""
+    """Expire what nobody answered in time, answer by default where silence counts, plan anew what was asked at another price.
+
+    Returns how many were closed.
+    """
     from jobs.services.approvals import decision_answer_by_default
 
     closed = 0
@@ -222,6 +237,7 @@ def decisions_sweep(*, now: dt.datetime) -> int:
         closed += _expire(decision, now, "Nobody answered in time.")
     for decision in Decision.objects.filter(status="proposed", job__status__in=JOB_OVER):
         closed += _expire(decision, now, "The job has ended.")
+    asks_look_again(now=now)
     return closed
 
 

@@ -12,7 +12,8 @@ from forecasting.outlook import Outlook
 from forecasting.policies.epoch import Pass
 from forecasting.problem import Offer as Market
 from jobs.models import Decision, Offer, PlanPoint, PlanState
-from jobs.scheduler.placing import Frame, Placed, ask_args, ask_proposal, change_proposal
+from jobs.scheduler.on_demand import outdated_words
+from jobs.scheduler.placing import Frame, Placed, ask_proposal, change_proposal
 from jobs.scheduler.planner import PlanFacts, slot_of
 from jobs.scheduler.priority import Priority
 from jobs.scheduler.procurement import ASK_KIND, KINDS, MACHINES, ON_DEMAND, URGENT
@@ -57,6 +58,7 @@ class Planned:
     off: set[str] = field(default_factory=set)  # kinds of what would have been proposed, had their rule not been off
     withheld: str = ""  # the kind of a change that is wanted and was refused of late
     no_words: dict[str, str] = field(default_factory=dict)  # kind -> who refused it of late
+    anew: str = ""  # why what is asked already is asked anew
 
 
 def plans_store(*, planned: list[Planned], now: dt.datetime) -> list[Decision]:
@@ -102,7 +104,7 @@ def _decide(planned: list[Planned], now: dt.datetime) -> list[list[Decision]]:
     for one in planned:
         if one.placed.ask is not None:
             keeper.note_off(one, ASK_KIND)
-    asked = keeper.propose([(one, _ask(one)) for one in planned])
+    asked = keeper.propose([(one, _ask(one, now)) for one in planned])
     changes = []
     for one, decision in zip(planned, asked, strict=True):
         if one.placed.ask is None:
@@ -132,13 +134,19 @@ def _change(one: Planned) -> Proposal | None:
     return None
 
 
-def _ask(one: Planned) -> Proposal | None:
-    """What has to be asked, unless the same is asked already or was refused a moment ago."""
+def _ask(one: Planned, now: dt.datetime) -> Proposal | None:
+    """What has to be asked, unless the same is asked already, at the price and with the end of now, or was refused a moment ago."""
     if ASK_KIND in one.rows.noes or one.placed.ask is None:
         return None
-    args = ask_args(one.placed, one.frame)
+    asked = ask_proposal(one.placed, one.frame, None)
+    if asked is None:
+        return None
     for standing in one.rows.asks:
-        if standing.subject == ON_DEMAND and all(standing.args.get(n) == args.get(n) for n in ("on_demand", "up_to")):
+        if standing.subject != ON_DEMAND or not _same(standing, asked):
+            continue
+        left_s = (standing.expires_at - now).total_seconds()
+        one.anew = outdated_words(one.rows.asked_usd[standing.pk], left_s, asked)
+        if not one.anew:
             return None
     proposal = ask_proposal(one.placed, one.frame, one.without())
     first_usd = (one.rows.state.plan if one.rows.state else {}).get("first_cost_usd")
@@ -147,6 +155,11 @@ def _ask(one: Planned) -> Proposal | None:
         return proposal
     total = one.placed.facts.spent_usd + cost.expected
     return replace(proposal, extra_usd=max(0.0, total - float(first_usd)))
+
+
+def _same(standing: Decision, asked: Proposal) -> bool:
+    """Whether the same machines are asked for already; the cap follows from them and the price."""
+    return all(standing.args.get(name) == asked.args.get(name) for name in ("on_demand", "up_to"))
 
 
 @dataclass
@@ -167,7 +180,11 @@ class _Keeper:
         """One answer per job, None where there was nothing to propose."""
         offered = [
             Offered(
-                one.rows.job, proposal, self._situation(one), any(d.subject == proposal.subject for d in one.rows.asks)
+                one.rows.job,
+                proposal,
+                self._situation(one),
+                any(d.subject == proposal.subject for d in one.rows.asks),
+                one.anew if proposal.subject == ON_DEMAND else "",
             )
             for one, proposal in wanted
             if proposal is not None

@@ -13,7 +13,8 @@ PACE_CHANGED = "Its pace has changed."
 FIRST = "Its first plan."
 ROOM = "Machines of the team have ended."
 APPROVED = "Its machines were approved."  # and ordered with it
-CALM = ("", FIRST, PACE_CHANGED, ROOM, APPROVED)  # reasons that are none to change machines in haste
+PRICE_MOVED = "The price of what was asked has moved."
+CALM = ("", FIRST, PACE_CHANGED, ROOM, APPROVED, PRICE_MOVED)  # reasons that are none to change machines in haste
 MAX_ASKED = 8  # that wait for room are planned at once; the others at their time
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.urls import reverse
 from django.views import defaults
 from rest_framework import exceptions as drf
 from rest_framework.response import Response
@@ -28,6 +29,7 @@ DOMAIN: dict[type[domain.DomainError], tuple[int, str]] = {
     domain.Invalid: (400, "Invalid input"),
     domain.Conflict: (409, "Conflict"),
     domain.AlreadyAnswered: (409, "Already answered"),
+    domain.Outdated: (409, "Not what was asked any more"),
     domain.StaleWrite: (409, "Changed by somebody else"),
     domain.IllegalMove: (409, "Not possible in this state"),
     domain.Superseded: (409, "Attempt superseded"),
@@ -94,7 +96,10 @@ def _answer(body: dict[str, Any], headers: dict[str, str] | None = None) -> Resp
 
 def _domain(exc: domain.DomainError) -> Response:
     status, title = next(DOMAIN[c] for c in type(exc).__mro__ if c in DOMAIN)
-    return _answer(problem(status, exc.code, title, exc.message, **exc.extra))
+    extra = dict(exc.extra)
+    if newer := extra.get("newer"):  # the decision that stands in the place of the one that was answered
+        extra["newer"] = {**newer, "url": reverse("api_decisions-detail", args=[newer["id"]])}
+    return _answer(problem(status, exc.code, title, exc.message, **extra))
 
 
 def _drf(exc: drf.APIException) -> Response:

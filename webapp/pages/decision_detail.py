@@ -15,6 +15,7 @@ from jobs.selectors.decisions import (
     approvals_in_force,
     args_in_force,
     decision_history,
+    decision_newer,
     decisions_related,
     rule_record,
 )
@@ -168,6 +169,7 @@ def decision_detail(decision: Decision, role: str, now: dt.datetime) -> dict[str
         "related": decisions_related(decision=decision),
         "approvals": approvals,
         "answered_by": approvals[-1] if approvals else None,
+        "newer": decision_newer(decision=decision),
         "num_yes": sum(a.answer == "approve" for a in approvals),
         "needs_two": needs_two(
             decision.team, price_with(float(decision.price_usd), decision.args, args), decision.kind
