@@ -32,6 +32,8 @@ from jobs.selectors.planning import (
 from jobs.selectors.policy_weights import leaders
 from jobs.selectors.quotas import unplanned
 from jobs.selectors.refusals import offer_refusals
+from jobs.selectors.spending import LEAVE_S, LOOK_S
+from jobs.selectors.team_budgets import moneys, with_budget
 from jobs.services.epochs import Planned, Seen, not_overtaken, plans_store
 from jobs.services.plans import CALM, plans_claim
 from jobs.services.policy_weights import kinds_want
@@ -76,8 +78,9 @@ def epoch_read(*, now: dt.datetime, jobs: list[Job]) -> Epoch:
     refusals, others = offer_refusals(now=now), unplanned(jobs=jobs)
     stored = stored_forecasts(offers=[one.offer for one in offers if one.offer.is_spot])
     return Epoch(
-        now, jobs, rows, offers, rules, slot_s, every_s, known, refusals=refusals, forecasts=stored, unplanned=others
-    )
+        now, jobs, rows, offers, rules, slot_s, every_s, known, refusals=refusals, forecasts=stored, unplanned=others,
+        moneys=moneys(teams=with_budget([job.team for job in jobs]), now=now),
+    )  # fmt: skip
 
 
 def standing_of(epoch: Epoch, rows: JobRows, facts: PlanFacts, *, is_urgent: bool) -> Standing:
@@ -130,6 +133,7 @@ def _planned(
     epoch.lacks(rows.job, priority.effective, lacks)
     if facts.spot is not None:
         epoch.spot_take(epoch.offer(facts.spot.offer).offer, rows.job, one.today.spot)
+    epoch.usd_keep(rows.job, one.facts.usd_per_hour(one.today.spot, one.today.on_demand) * frame.paid_s / 3600)
     epoch.gpus[rows.job.team_id] += max(0, one.today.size - max(rows.gpus(), rows.ordered))
     clock_s, offer = epoch.now.timestamp(), epoch.offer(facts.spot.offer).offer if facts.spot else None
     seen = Seen(facts, epoch.slot_s, clock_s, found[0].made_for, offer, epoch.markets.past_of(facts))
@@ -153,9 +157,20 @@ def frame_of(epoch: Epoch, rows: JobRows, facts: PlanFacts, effective: float, *,
         free = max(0, team.max_gpus - others)
         machines_left = max(free - kept, min(rows.staying, free))
         words += f", {kept} more are kept for jobs that come first" if kept and free > rows.staying else ""
+    usd_left, money = epoch.usd_left(rows.job), epoch.moneys.get(team.pk)
+    paid_s = _needed_s(epoch, facts) + max(min(LEAVE_S, epoch.slot_s), facts.changeover_s) + LOOK_S
     return Frame(
-        standing_of(epoch, rows, facts, is_urgent=is_urgent), epoch.limits, spot_left_now, machines_left, words
-    )
+        standing_of(epoch, rows, facts, is_urgent=is_urgent), epoch.limits, spot_left_now, machines_left, words,
+        usd_left, paid_s, money.words if money is not None else "",
+    )  # fmt: skip
+
+
+def _needed_s(epoch: Epoch, facts: PlanFacts) -> float:
+    """Until the planner has looked again, or until the machines held have ended the job where that is sooner."""
+    if not facts.held or facts.speed is None:
+        return epoch.limits.until_next_s
+    rest_s = facts.changeover_left_s + facts.steps_left * facts.speed.step_time_s(facts.held)
+    return min(epoch.limits.until_next_s, rest_s * (1 + facts.margin))
 
 
 def without_on_demand(facts: PlanFacts, markets: Markets, clock_s: float) -> Outlook | None:

@@ -33,6 +33,7 @@ from jobs.selectors.planning import (
 )
 from jobs.selectors.quotas import Unplanned
 from jobs.selectors.refusals import Refusals
+from jobs.selectors.team_budgets import Money
 from jobs.selectors.timings import boot_of, changeover_left, changeover_of, step_times
 from jobs.services.resizes import worker_limits
 
@@ -56,6 +57,7 @@ class Epoch:
     refusals: dict[int, Refusals] = field(default_factory=dict)  # by offer
     forecasts: dict[tuple[int, str], StoredForecast] = field(default_factory=dict)  # by offer and target
     unplanned: Unplanned = field(default_factory=lambda: Unplanned({}, {}))  # what else counts against the quotas
+    moneys: dict[int, Money] = field(default_factory=dict)  # by team that has a budget
     markets: Markets = field(init=False)
     limits: procurement.Settings = field(init=False)
     completions: dict[int, Completion | None] = field(init=False, default_factory=dict)  # by job, read once
@@ -77,6 +79,11 @@ class Epoch:
             self.gpus[rows.job.team_id] += max(rows.gpus(), rows.ordered)
             if rows.state is not None and (lacks := rows.state.plan.get("lacks")):
                 self.lacking[rows.job.team_id][rows.job.pk] = (rows.state.priority, lacks)
+        self.kept_usd = {
+            team: {pk: float(usd + money.starting.get(pk, 0)) for pk, usd in money.leaving.items()}
+            for team, money in self.moneys.items()
+        }
+        self.kept_usd_by_all = {team: sum(kept.values()) for team, kept in self.kept_usd.items()}
         for team, waiting in self.unplanned.waiting.items():
             self.lacking[team] |= {one.job: (one.priority, one.num_gpus) for one in waiting}
 
@@ -96,6 +103,20 @@ class Epoch:
         self.lacking[job.team_id].pop(job.pk, None)
         if num:
             self.lacking[job.team_id][job.pk] = (effective, num)
+
+    def usd_left(self, job: Job) -> float | None:
+        """What its team's budget has left for a job beside what is spent and what is kept for the others; None without a budget."""
+        if (money := self.moneys.get(job.team_id)) is None or money.budget_usd is None:
+            return None
+        others = self.kept_usd_by_all[job.team_id] - self.kept_usd[job.team_id].get(job.pk, 0.0)
+        return float(money.budget_usd - money.spent_usd) - others
+
+    def usd_keep(self, job: Job, usd: float) -> None:
+        """Keep so much of its team's budget for a job, if no more is kept already."""
+        if job.team_id in self.moneys:
+            before = self.kept_usd[job.team_id].get(job.pk, 0.0)
+            self.kept_usd[job.team_id][job.pk] = max(before, usd)
+            self.kept_usd_by_all[job.team_id] += max(0.0, usd - before)
 
     def spot_of_others(self, offer: Offer, job: Job) -> int:
         """Spot machines of an offer that the other planned jobs hold, have asked for, or were given in this epoch."""

@@ -23,6 +23,7 @@ from jobs.services.launches import launches_room_sweep
 from jobs.services.pauses import pauses_enforce
 from jobs.services.spending import budgets_sweep, pauses_sweep
 from jobs.services.spot_snapshots import snapshots_late_sweep
+from jobs.services.team_budgets import team_budgets_sweep
 from jobs.states import ATTEMPT_LIVE, JOB_OVER
 from workers.augmentation.actors import batches_send
 from workers.carry import directives_carry
@@ -56,6 +57,7 @@ def everything_sweep(*, now: dt.datetime) -> None:
         deadlines_sweep,
         snapshots_late_sweep,
         budgets_sweep,
+        team_budgets_sweep,
         pauses_enforce,
         pauses_sweep,
         augmentations_sweep,

@@ -25,6 +25,16 @@ class Team(PublicModel):
     max_gpus = models.PositiveIntegerField(
         null=True, blank=True, help_text="GPUs that the jobs of the team may hold together; none: no limit"
     )
+    budget_usd = models.DecimalField(
+        max_digits=12,
+        decimal_places=2,
+        null=True,
+        blank=True,
+        help_text="What the machines of the team may cost in a calendar month of its clock; none: no limit",
+    )
+    budget_warned_for = models.CharField(
+        max_length=40, blank=True, help_text="Month and budget of the last warning, as 2026-11 of 500.00"
+    )
     forbid_own_approval = models.BooleanField(default=False, help_text="Nobody approves what they asked for")
 
     class Meta:

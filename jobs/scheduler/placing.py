@@ -30,6 +30,9 @@ class Frame:
     spot_left: int | None = None  # of the offer that the facts name, what it holds included
     machines_left: int | None = None  # of the team's quota
     quota: str = ""  # the quota in words, where it is what keeps the wish small
+    usd_left: float | None = None  # of the team's budget
+    paid_s: float = 0.0  # for how long that has to pay for a machine
+    money: str = ""  # the team's budget in words
 
     def as_json(self) -> dict[str, Any]:
         stored = asdict(self)
@@ -73,8 +76,11 @@ def placed(facts: PlanFacts, wish: Wish, today: Wish, frame: Frame) -> Placed:
 
 def _limited(facts: PlanFacts, wish: Wish, frame: Frame) -> tuple[Wish, str]:
     left = float("inf") if frame.machines_left is None else frame.machines_left
-    wish, why = procurement.limited(facts, wish, machines_left=left, settings=frame.limits)
-    return wish, frame.quota if why == "team quota" else why
+    usd_left = float("inf") if frame.usd_left is None else frame.usd_left
+    wish, why = procurement.limited(
+        facts, wish, machines_left=left, settings=frame.limits, usd_left=usd_left, paid_s=frame.paid_s
+    )
+    return wish, {"team quota": frame.quota, "team budget": frame.money}.get(why, why)
 
 
 def change_proposal(one: Placed, frame: Frame) -> Proposal | None:

@@ -60,13 +60,26 @@ def settings_for(slot_s: float, every_s: float) -> Settings:
     return Settings(min_run_s=slot_s, window_s=12 * slot_s, until_next_s=every_s + slot_s)
 
 
-def limited(facts: PlanFacts, wish: Wish, *, machines_left: float, settings: Settings) -> tuple[Wish, str]:
-    """The wish within the team's quota and the job's budget, and what keeps it small in words (empty if nothing does)."""
+def limited(
+    facts: PlanFacts,
+    wish: Wish,
+    *,
+    machines_left: float,
+    settings: Settings,
+    usd_left: float = math.inf,
+    paid_s: float = 0.0,
+) -> tuple[Wish, str]:
+    """The wish within the team's quota and budget and the job's budget, and what keeps it small in words (empty if nothing does).
+
+    `usd_left`: what the team's other jobs leave of its budget; it has to pay for every machine for `paid_s`, saving included.
+    """
     size = min(wish.size, int(min(machines_left, 10**6)))
     why = ""
     if size < wish.size:
         why = "team quota"
         wish = _shrunk(facts, wish, size, "quota")
+    while wish.size and facts.usd_per_hour(wish.spot, wish.on_demand) * paid_s / 3600 > usd_left:
+        wish, why = _shrunk(facts, wish, wish.size - 1, "budget"), "team budget"
     if facts.budget_usd is None:
         return wish, why
     left = facts.budget_usd - facts.spent_usd - saving_usd(facts)

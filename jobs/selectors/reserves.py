@@ -1,4 +1,4 @@
-"""Whether there is room for one more machine: in the team's quota and in the job's budget. Asked under the team's lock."""
+"""Whether there is room for one more machine: in the team's quota and in both budgets. Asked under the team's lock."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from jobs.models import Instance, Job, Offer, Quote
 from jobs.selectors.costs import instance_cost_usd
 from jobs.selectors.duds import job_hold_words
 from jobs.selectors.quotas import gpus_held
+from jobs.selectors.team_budgets import machine_unpaid
 
 RESERVE = dt.timedelta(minutes=1)  # of everything that is held: what it takes to save, leave and give back
 
@@ -17,7 +18,12 @@ def refusal(*, job: Job, offer: Offer, now: dt.datetime) -> str:
     """Why the job may not ask for one more machine of the offer now; empty if it may. Machines that have not stopped yet count."""
     if job.status == "paused":
         return "the job is paused"
-    return job_hold_words(job=job) or _quota(job, offer) or _budget(job, offer, now)
+    return (
+        job_hold_words(job=job)
+        or _quota(job, offer)
+        or _budget(job, offer, now)
+        or machine_unpaid(job=job, usd_per_hour=price_now(offer), now=now)
+    )
 
 
 def _quota(job: Job, offer: Offer) -> str:

@@ -16,6 +16,7 @@ from jobs.machines import MOVES, is_planned
 from jobs.models import Attempt, Command, Directive, Event, Job
 from jobs.places import place_of
 from jobs.selectors.quotas import growth_refusal
+from jobs.selectors.team_budgets import growth_unpaid
 from jobs.services.commands import command_issue, command_note, command_ring
 from jobs.services.directives import directive_issue
 from jobs.services.events import SYSTEM, TRAINER, Actor, event_append
@@ -43,7 +44,7 @@ def job_resize(*, job: Job, num_workers: int, now: dt.datetime, actor: Actor = S
     """Order another number of workers. `Invalid` for a number that the job may not have, `Conflict` where it cannot be now."""
     job = Job.objects.select_for_update().select_related("team").get(pk=job.pk)
     size_check(job=job, num_workers=num_workers)
-    _must_be_possible(job, num_workers)
+    _must_be_possible(job, num_workers, now)
     number = Command.objects.filter(job=job, kind="resize").count() + 1
     command = command_issue(
         job=job,
@@ -67,7 +68,7 @@ def job_drain(*, job: Job, rank: int, now: dt.datetime, actor: Actor = SYSTEM) -
         hint = f"From 0 to {job.num_workers - 1}: {job.name} has {job.num_workers} workers."
         raise Invalid(f"There is no worker {rank}.", fields={"rank": [hint]})
     size_check(job=job, num_workers=job.num_workers - 1)
-    _must_be_possible(job, job.num_workers - 1)
+    _must_be_possible(job, job.num_workers - 1, now)
     number = Command.objects.filter(job=job, kind="drain_worker").count() + 1
     command = command_issue(
         job=job,
@@ -91,7 +92,7 @@ def size_check(*, job: Job, num_workers: int) -> None:
         raise Invalid(f"{job.name} cannot have {num_workers} workers.", fields={"num_workers": [hint]})
 
 
-def _must_be_possible(job: Job, num_workers: int) -> None:
+def _must_be_possible(job: Job, num_workers: int, now: dt.datetime) -> None:
     attempt = job.attempts.order_by("-fence").first()
     if job.status in JOB_OVER:
         raise Conflict(f"{job.name} is {job.status}: there is nothing left to resize.", status=job.status)
@@ -106,7 +107,8 @@ def _must_be_possible(job: Job, num_workers: int) -> None:
         raise Conflict(f"{job.name} has no running attempt; it can be resized as soon as it trains.", status=job.status)
     if "resize" not in attempt.capabilities:
         raise Conflict("Its trainer does not know how to be resized; stop it and start it with another size.")
-    if why := growth_refusal(job=job, num_workers=num_workers):
+    why = growth_refusal(job=job, num_workers=num_workers) or growth_unpaid(job=job, num_workers=num_workers, now=now)
+    if why:
         raise Conflict(f"{job.name} cannot grow to {num_workers} workers: {why}.")
     if job.num_workers == num_workers:
         raise Conflict(f"{job.name} has {num_workers} workers already.", num_workers=num_workers)

@@ -12,13 +12,14 @@ from django.utils.text import slugify
 from jobs.errors import Conflict, Invalid
 from jobs.models import ROLES, Member, Team
 from jobs.services.events import Actor, event_append
+from jobs.services.team_budgets import money_came
 from jobs.services.times import zone_named
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
 
-CHANGEABLE = {"name", "time_zone", "two_person", "two_person_from_usd", "forbid_own_approval", "max_gpus"}
+CHANGEABLE = {"name", "time_zone", "two_person", "two_person_from_usd", "forbid_own_approval", "max_gpus", "budget_usd"}
 
 
 @transaction.atomic
@@ -38,7 +39,7 @@ def team_create(*, name: str, admin: User, now: dt.datetime, time_zone: str = "U
 
 @transaction.atomic
 def team_change(*, team: Team, now: dt.datetime, actor: Actor, **fields: Any) -> Team:
-    """Change name, time_zone, two_person, two_person_from_usd, forbid_own_approval or max_gpus."""
+    """Change name, time_zone, two_person, two_person_from_usd, forbid_own_approval, max_gpus or budget_usd."""
     if unknown := set(fields) - CHANGEABLE:
         raise Invalid(f"A team has no {', '.join(sorted(unknown))}.")
     if not fields.get("name", team.name).strip():
@@ -51,6 +52,8 @@ def team_change(*, team: Team, now: dt.datetime, actor: Actor, **fields: Any) ->
             setattr(team, name, value)
         text = "Team settings changed: " + ", ".join(f"{name} {value}" for name, value in changed.items()) + "."
         data = {name: str(value) if isinstance(value, Decimal) else value for name, value in changed.items()}
+        if "budget_usd" in changed or "time_zone" in changed:
+            money_came(team=team, now=now)
         event_append(team=team, kind="team.changed", subject=team, now=now, actor=actor, text=text, data=data)
     return team
 

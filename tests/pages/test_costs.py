@@ -10,7 +10,8 @@ from decimal import Decimal
 import pytest
 from django.utils import timezone
 
-from jobs.models import Job
+from jobs.models import Job, Team
+from jobs.selectors.money_told import team_money_told
 from jobs.services.instances import instance_request, instance_running, instance_terminated
 from tests.api.http import client_for
 from tests.factories import make_attempt, make_cast, make_job
@@ -80,3 +81,42 @@ def test_each_attempt_on_the_page_of_a_job_has_its_cost():
     page = signed_in(cast.viewer).get(f"/jobs/{job.uuid}/").content.decode()
     attempts = page[page.index('id="h-att"') :]
     assert "$2.50" in attempts[: attempts.index("</section>")]
+
+
+def test_the_month_of_a_team_stands_on_the_page_and_over_rest_and_only_an_admin_sets_its_budget():
+    cast = make_cast()
+    spent(cast)
+    form = {"name": cast.team.name, "time_zone": "UTC", "two_person_from_usd": "0", "budget_usd": "10"}
+    assert signed_in(cast.approver).post("/team/settings/", form).status_code == 403
+    assert signed_in(cast.admin).post("/team/settings/", form).status_code == 302
+    assert Team.objects.get(pk=cast.team.pk).budget_usd == 10
+    page = signed_in(cast.viewer).get("/costs/").content.decode()
+    month = page[page.index('id="h-month"') :]
+    month = month[: month.index("</section>")]
+    assert "$10.00" in month
+    url = f"/api/v1/teams/{cast.team.uuid}/"
+    told = client_for(cast.team, cast.viewer, "read").get(f"{url}month/").json()
+    assert (told["budget_usd"], told["reserved_usd"], told["usd_per_hour"]) == ("10.0000", "0.0000", "0.0000")
+    assert Decimal(told["spent_usd"]) + Decimal(told["left_usd"]) == 10
+    assert told["forecast_usd"] == told["spent_usd"]
+    patch = {"budget_usd": "7.50"}
+    assert client_for(cast.team, cast.approver).patch(url, patch).status_code == 403
+    assert client_for(cast.team, cast.admin).patch(url, patch).json()["budget_usd"] == "7.50"
+    assert client_for(cast.team, cast.admin).patch(url, {"budget_usd": None}).json()["budget_usd"] is None
+    assert client_for(cast.team, cast.viewer, "read").get(f"{url}month/").json()["left_usd"] is None
+
+
+def test_the_month_is_expected_to_cost_what_runs_until_it_ends():
+    now = dt.datetime(2026, 10, 20, tzinfo=dt.UTC)
+    cast = make_cast()
+    attempt, _ = make_attempt(make_job(cast.team, status="queued", now=now), now=now)
+    machine = instance_request(
+        attempt=attempt, claim="m", backend="local", num_gpus=1, price_usd_per_hour=Decimal(1), now=now
+    )
+    instance_running(instance=machine, now=now)
+    assert team_money_told(team=cast.team, now=now).forecast_usd == 12 * 24, "an end that is not in sight"
+    attempt.last_step, attempt.heartbeat_at = 99, now + dt.timedelta(hours=1)
+    attempt.save()
+    Job.objects.filter(pk=attempt.job_id).update(current_step=100, goal_steps=600)
+    told = team_money_told(team=cast.team, now=now + dt.timedelta(hours=1))
+    assert round(told.forecast_usd, 1) == 6, "500 of 600 steps at 100 an hour"

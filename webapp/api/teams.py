@@ -12,6 +12,7 @@ from rest_framework.response import Response
 from jobs.access import need
 from jobs.errors import Conflict, NotAllowed, NotFound
 from jobs.models import ApiToken, Member, Team
+from jobs.selectors.money_told import team_money_told
 from jobs.services.teams import member_add, member_remove, team_change, team_create
 from jobs.services.times import zone_named
 from jobs.services.tokens import token_create, token_revoke, token_rotate
@@ -39,9 +40,15 @@ class Teams(ReadDoor):
 
     @extend_schema(request=shape.TeamChange, responses=shape.TeamShape)
     def partial_update(self, request: Request, id: str) -> Response:
-        """Change the name, the clock, or who has to approve. Admins only."""
+        """Change the name, the clock, who has to approve, the quota or the budget. Admins only."""
         team = team_change(team=self.row("admin"), now=self.now, actor=self.actor, **self.body(shape.TeamChange))
         return Response(shape.TeamShape(team).data)
+
+    @extend_schema(responses=shape.MonthShape, filters=False)
+    @action(detail=True, methods=["get"])
+    def month(self, request: Request, id: str) -> Response:
+        """What the team has spent this month, what is kept for what runs, what is left, and where it will end."""
+        return Response(shape.MonthShape(team_money_told(team=self.row(), now=self.now)).data)
 
 
 class MemberFilter(filters.FilterSet):

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from jobs.selectors.baselines import BASELINES
 from jobs.selectors.ledger import KINDS, PARTS, Ledger, ledger_of
+from jobs.selectors.money_told import team_money_told
 from webapp.pages.door import PageRequest, page
 
 PERIODS = {"today": 0, "7 days": 6, "30 days": 29, "90 days": 89}
@@ -28,6 +29,7 @@ def costs(request: PageRequest) -> HttpResponse:
     most = max((day.total for day in ledger.days), default=0)
     context = {
         "nav": "costs",
+        "money": team_money_told(team=request.team, now=timezone.now()),
         "ledger": ledger,
         "periods": list(PERIODS),
         "period": name,

@@ -18,6 +18,7 @@ from jobs.machines import is_planned
 from jobs.models import Attempt, Instance, Job, Snapshot, Team
 from jobs.selectors.graces import job_grace_s
 from jobs.selectors.quotas import launch_refusal
+from jobs.selectors.team_budgets import start_refusal
 from jobs.services.attempts import attempt_finish, attempt_open
 from jobs.services.commands import command_note
 from jobs.services.events import SYSTEM
@@ -88,7 +89,7 @@ def _opened(work: Work) -> Attempt | None:
             return Attempt.objects.select_related("job", "job__team").get(uuid=named)
         if job.status == "paused":
             return None  # its going on orders another launch
-        if not is_planned(job) and (why := launch_refusal(job=job, team=team)):
+        if not is_planned(job) and (why := _no_room(job, team, work.now())):
             raise NotYet(why, ROOM)
         machines = machines_to_start_on(job=job, now=work.now()) if is_planned(job) else []
         attempt, secret = attempt_open(
@@ -96,11 +97,15 @@ def _opened(work: Work) -> Attempt | None:
         )
         if machines:
             machines_place(attempt=attempt, instances=machines)
-        elif team.max_gpus is not None:
-            _instance(work, attempt)  # its GPUs are taken from here on
+        elif team.max_gpus is not None or team.budget_usd is not None:
+            _instance(work, attempt)  # its GPUs are taken, and its money is kept, from here on
         rundirs.token_write(attempt, secret)
         command_note(command=work.command, attempt=str(attempt.uuid))
     return attempt
+
+
+def _no_room(job: Job, team: Team, now: dt.datetime) -> str:
+    return launch_refusal(job=job, team=team) or start_refusal(job=job, team=team, now=now)
 
 
 def _newest_snapshot(job: Job) -> Snapshot | None:

@@ -17,6 +17,7 @@ from jobs.models import Attempt, Directive, Team
 from jobs.selectors.jobs import launch_waits
 from jobs.selectors.proofs import attempt_proof, heir_of
 from jobs.selectors.quotas import growth_refusal
+from jobs.selectors.team_budgets import growth_unpaid
 from jobs.services.commands import command_note
 from jobs.services.resizes import OPEN, SIZE_CHANGES, resize_begin, resize_done, resize_take_back, size_check
 from jobs.states import ATTEMPT_LIVE, JOB_OVER
@@ -94,7 +95,9 @@ def _attempt_to_leave(work: Work) -> Attempt:
         raise Permanent(
             f"The job has {attempt.world_size} workers by now; their ranks are no longer those that were meant."
         )
-    if why := growth_refusal(job=work.job, num_workers=work.args["num_workers"]):
+    wanted = work.args["num_workers"]
+    why = growth_refusal(job=work.job, num_workers=wanted)
+    if why := why or growth_unpaid(job=work.job, num_workers=wanted, now=work.now()):
         raise Permanent(f"It cannot grow: {why}.")
     command_note(command=work.command, left=str(attempt.uuid))
     return attempt

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Any
 
 from rest_framework import serializers
 
 from jobs.models import ROLES, SCOPES
+from webapp.api.shapes.costs import MoneyField
 from webapp.api.shapes.fields import Input, InstantField, PersonField, RowShape
 
 
@@ -21,6 +23,30 @@ class TeamShape(RowShape):
     forbid_own_approval = serializers.BooleanField()
     max_gpus = serializers.IntegerField(
         allow_null=True, help_text="GPUs that the jobs of the team may hold together, in every backend; null: no limit"
+    )
+    budget_usd = serializers.DecimalField(
+        max_digits=12,
+        decimal_places=2,
+        allow_null=True,
+        help_text="What its machines may cost in a calendar month of its clock; null: no limit",
+    )
+
+
+class MonthShape(serializers.Serializer[Any]):
+    """A team's money in the month of now. Money is text; `budget_usd`, `left_usd` are null without a budget."""
+
+    month = serializers.CharField(source="month.name", help_text="As 2026-11, of the team's clock")
+    start = serializers.DateTimeField(source="month.start")
+    end = serializers.DateTimeField(source="month.end")
+    budget_usd = MoneyField(allow_null=True)
+    spent_usd = MoneyField()
+    reserved_usd = MoneyField(
+        help_text="Kept for what runs and for what is asked for: its first minutes and its leaving"
+    )
+    left_usd = MoneyField(allow_null=True)
+    usd_per_hour = MoneyField(help_text="Of what runs and of what is asked for")
+    forecast_usd = MoneyField(
+        help_text="At the end of the month, if each job ends when it is expected to and none is added"
     )
 
 
@@ -38,6 +64,9 @@ class TeamChange(Input):
     )
     forbid_own_approval = serializers.BooleanField(required=False)
     max_gpus = serializers.IntegerField(min_value=0, max_value=1_000_000, allow_null=True, required=False)
+    budget_usd = serializers.DecimalField(
+        max_digits=12, decimal_places=2, min_value=Decimal(0), allow_null=True, required=False
+    )
 
 
 class MemberShape(RowShape):

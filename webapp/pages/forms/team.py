@@ -68,3 +68,11 @@ class TeamForm(PageForm):
         max_value=1_000_000,
         help_text="That the jobs of the team may hold together, in every backend; empty: no limit",
     )
+    budget_usd = forms.DecimalField(
+        label="Budget for a month, USD",
+        required=False,
+        min_value=0,
+        max_digits=12,
+        decimal_places=2,
+        help_text="What machines may cost in a month of the clock above; before that jobs save and leave. Empty: no limit",
+    )
