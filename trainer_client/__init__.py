@@ -19,6 +19,8 @@ _HOME = {
     "BidirectionalTrainer": "trainer",
     "BidirectionalMixin": "trainer",
     "BidirectionalOptions": "options",
+    "ElasticLoop": "loop",
+    "run_trainer": "running",
 }
 
 __all__ = sorted(_HOME)

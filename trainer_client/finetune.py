@@ -4,42 +4,30 @@ from __future__ import annotations
 
 import inspect
 import json
-import logging
 import os
-import traceback
 from typing import Any
 
 import torch
 from transformers import TrainingArguments
 from transformers.utils import logging as transformers_logging
 
-from trainer_client import protocol
 from trainer_client.agreement import Agreement
-from trainer_client.apart import ModelRefused
-from trainer_client.busy import busy
 from trainer_client.encoding import BatchSource, Encoder
-from trainer_client.fence import StaleAttempt
 from trainer_client.finetune_config import ConfigError, FinetuneConfig
 from trainer_client.finetune_preference import preference_trainer
 from trainer_client.journal import Journal, write_durably
-from trainer_client.mixture import MixtureError, ShardedMixture
-from trainer_client.models import ModelError, add_lora, obtain_model
+from trainer_client.mixture import ShardedMixture
+from trainer_client.models import add_lora, obtain_model
 from trainer_client.options import BidirectionalOptions
 from trainer_client.packing import mixes_samples
 from trainer_client.processgroup import init_process_group
+from trainer_client.running import run_trainer, told
 from trainer_client.sampleforms import answered, preferred
 from trainer_client.session import Session, SessionConfig
-from trainer_client.settings import SettingRefused
-from trainer_client.sharddata import ShardDataError, ShardEntry, ShardSet, load_shard_config
-from trainer_client.snapshots import SnapshotCorrupt
-from trainer_client.takeup import take_up
+from trainer_client.sharddata import ShardEntry, ShardSet, load_shard_config
 from trainer_client.trainer import BidirectionalMixin, BidirectionalTrainer
-from trainer_client.training_state import LoadedState
-
-log = logging.getLogger("counterflow.finetune")
 
 FORMS = {"sft": answered, "dpo": preferred}
-USER_ERRORS = (ConfigError, ShardDataError, MixtureError, ModelError, ModelRefused, SettingRefused, SnapshotCorrupt)
 
 
 def run_worker(config: FinetuneConfig) -> int:
@@ -53,31 +41,15 @@ def run_worker(config: FinetuneConfig) -> int:
     session_config = SessionConfig.from_env(config.run_dir, config.scheduler_endpoint)
     session = Session(session_config, journal=Journal(config.gradient_snapshot_dir / "journal"))
     session.install_signal_handlers()
-    try:
-        return _train(config, session)
-    except StaleAttempt as error:
-        log.error("%s", error)
-        return session.finish(
-            outcome="stopped", step=session.next_step, exit_code=protocol.EXIT_SUPERSEDED, message=str(error)
-        )
-    except USER_ERRORS as error:
-        log.error("%s", error)
-        return _fail(session, protocol.EXIT_BAD_CONFIG, "user_error", str(error))
-    except Exception as error:  # whatever ended the training is the last thing the server must hear
-        log.exception("training failed")
-        kind = "out_of_memory" if isinstance(error, MemoryError | torch.OutOfMemoryError) else None
-        return _fail(session, 1, kind, "".join(traceback.format_exception_only(error)).strip())
+    return told(session, lambda: _train(config, session))
 
 
 def _train(config: FinetuneConfig, session: Session) -> int:
-    entries = load_shard_config(config.shard_config)
-    trainer = build_trainer(config, session, entries)
-    resume_if_asked(trainer, config)
+    trainer = build_trainer(config, session, load_shard_config(config.shard_config))
     if session.rank == 0:
         config.run_dir.mkdir(parents=True, exist_ok=True)
         write_durably(config.run_dir / "config.json", json.dumps(config.public(), indent=1).encode())
-    trainer.train()
-    return _conclude(trainer, session)
+    return run_trainer(trainer, resume=config.resume, refused=config.refused())
 
 
 def build_trainer(config: FinetuneConfig, session: Session, entries: list[ShardEntry]) -> BidirectionalMixin:
@@ -176,70 +148,6 @@ def training_fields(config: FinetuneConfig) -> dict[str, Any]:
         "activation_checkpointing_kwargs": {"use_reentrant": False},
         "dataloader_num_workers": 0,
     }
-
-
-def resume_if_asked(trainer: BidirectionalMixin, config: FinetuneConfig) -> LoadedState | None:
-    """Let the trainer go on from the newest good snapshot, after comparing it with the flags (collective)."""
-    if not config.resume:
-        return None
-    loaded = take_up(trainer, refused=filter(None, config.refuse_snapshots.split(",")))
-    planned = loaded.head["planned_steps"] if loaded else config.steps
-    if planned != config.steps:
-        raise ConfigError(
-            f"--steps {config.steps}: the snapshot was planned for {planned} steps; give that, or leave out --resume"
-        )
-    return loaded
-
-
-def _conclude(trainer: BidirectionalMixin, session: Session) -> int:
-    """The last snapshot and export, then the last word."""
-    with busy(session.reporter, "end"):
-        return _wound_up(trainer, session)
-
-
-def _wound_up(trainer: BidirectionalMixin, session: Session) -> int:
-    leave, step = trainer.leave, trainer.state.global_step
-    if leave is None:
-        trainer.saver.save(step)  # waits for one that is still being written
-    if leave is None or leave.outcome == "done":
-        if trainer.options.eval_every:
-            trainer.evaluate_held_out(step)
-        if trainer.options.export_every:
-            trainer.exporter.wait()
-            trainer.export(step)
-    trainer.exporter.wait()
-    message = _nonfinite_note(trainer)
-    if leave is None:
-        code = session.finish(outcome="done", step=step, exit_code=protocol.EXIT_DONE, message=message)
-    else:
-        message = "; ".join(part for part in (leave.reason, message) if part)
-        code = session.finish(
-            outcome=leave.outcome,
-            step=step,
-            exit_code=leave.exit_code,
-            failure_class=leave.args.get("failure_class"),
-            message=message,
-        )
-    session.agreement.barrier()
-    return code
-
-
-def _nonfinite_note(trainer: BidirectionalMixin) -> str:
-    count = trainer.guard.count
-    return f"{count} steps had no finite gradient" if count else ""
-
-
-def _fail(session: Session, code: int, failure_class: str | None, message: str) -> int:
-    """Report a failure without any collective: the other ranks may be gone."""
-    fields: dict[str, Any] = {
-        "outcome": "failed",
-        "step": session.next_step,
-        "failure_class": failure_class,
-        "message": message,
-    }
-    if session.reporter is not None:
-        session.reporter.start_if_needed()
-    return session.finish(exit_code=code, **fields)
 
 
 __all__ = ["Agreement", "build_trainer", "init_process_group", "run_worker", "training_arguments"]

@@ -78,6 +78,10 @@ class FinetuneConfig:
         _require(self.method == "sft" or self.layout == "padded", "layout", "packed is for --method sft")
         _require(self.shard_config.is_file(), "shard_config", f"{self.shard_config} is not a file")
 
+    def refused(self) -> list[str]:
+        """Names of snapshots that are not to be resumed from."""
+        return [name for name in self.refuse_snapshots.split(",") if name]
+
     def flags(self) -> dict[str, Any]:
         """What the options and arguments of a trainer do not hold, for its snapshots."""
         names = ("model", "method", "seq_len", "dtype", "lora", "layout", "recompute", "eval_fraction")

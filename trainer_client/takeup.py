@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +18,15 @@ if TYPE_CHECKING:
     from trainer_client.trainer import BidirectionalMixin
 
 
-def take_up(trainer: BidirectionalMixin, *, refused: Iterable[str] = ()) -> LoadedState | None:
+def take_up(trainer: BidirectionalMixin, *, refused: Iterable[str] | None = None) -> LoadedState | None:
     """Let the trainer go on from the newest snapshot that verifies; None where there is none (collective).
 
-    Those `refused` are set aside first. A snapshot that cannot be used is told to the server, and the one before is taken.
+    Those `refused`, by default those that the scheduler names, are set aside first. A snapshot that
+    cannot be used is told to the server, and the one before is taken.
     """
     session, store = trainer.session, trainer.options.open_store()
+    if refused is None:
+        refused = filter(None, os.environ.get("COUNTERFLOW_REFUSE_SNAPSHOTS", "").split(","))
 
     def refuse(path: Path, why: str) -> None:
         fields = {"snapshot": path.name, "step": step_of(path.name), "uri": store.uri_of(path.name), "detail": why}

@@ -4,7 +4,8 @@ One step of the Trainer's own loop is one optimizer step over the whole global b
 inside `training_step`. So the step counter means optimizer steps everywhere, and a global batch may be cut into any number
 of micro-batches and ranks, also such that do not divide it, and be put down and taken up again between two micro-batches.
 
-Call order per rank: construct, `resume(...)` if there is a snapshot, `train()`, then look at `leave`.
+Call order per rank: construct, then `run_trainer(trainer)`, which does all the rest. By hand: `take_up(trainer)`, which calls
+`resume(...)` if there is a snapshot, `train()`, then look at `leave`. `session`: by default that of the environment.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from trainer_client.owntime import OWN
 from trainer_client.parallel import accumulation_for, are_cut, exporter_for, resumption_for, saver_for, without_fused
 from trainer_client.permutation import combine
 from trainer_client.resuming import FallBack, Resumption, check_fidelity
+from trainer_client.running import open_session
 from trainer_client.session import Leave, Session
 from trainer_client.settings import OF_THE_LOOP, OF_THE_LOSS, PARTS, check_args, model_adds_router_loss
 from trainer_client.slices import Slices, nothing
@@ -77,13 +79,19 @@ class BidirectionalMixin(_Base):
     slices: Slices | None = None
 
     def __init__(
-        self, *args: Any, source: BatchSource, session: Session, options: BidirectionalOptions, **kwargs: Any
+        self,
+        *args: Any,
+        source: BatchSource,
+        options: BidirectionalOptions,
+        session: Session | None = None,
+        **kwargs: Any,
     ) -> None:
-        self.source, self.session, self.options = source, session, options
-        self.agreement = session.agreement
+        self.source, self.options = source, options
+        self.session = session or open_session(options.snapshot_dir)
+        self.agreement = self.session.agreement
         super().__init__(*args, **kwargs)
         self.leave: Leave | None = None
-        self.guard = NonfiniteGuard(options, session.say)
+        self.guard = NonfiniteGuard(options, self.session.say)
         self.last_evaluation: dict[str, tuple[float, int, int]] = {}
         self.evaluation_due = False  # one that was cut off, to be made up for
         self.accumulation: Accumulation

@@ -2,7 +2,8 @@
 
     args = SFTConfig(output_dir=…, max_steps=600, …)
     source = BatchSource(mixture, shards, SupervisedEncoder(tokenizer, args), micro_batch=8)
-    trainer = CounterflowSFTTrainer(model=…, args=args, processing_class=tokenizer, source=source, session=…, options=…)
+    trainer = CounterflowSFTTrainer(model=…, args=args, processing_class=tokenizer, source=source, options=…)
+    end_process(run_trainer(trainer))
 
 Or with a subclass of yours: `class MyDPO(DPOMixin, DPOTrainer)`. Everything else is as with `BidirectionalTrainer`. trl adds its
 metrics up over all ranks inside each micro-batch; ranks need not do equally many of those here, so `log` shows rank 0's own.

@@ -15,8 +15,9 @@ pytestmark = pytest.mark.timeout(300)
 
 def _phases(folder: Path, parallel: str) -> tuple[dict[str, set[str | None]], list[float]]:
     """What the reporter of a real run says at several places of it, and what each of its saves took."""
-    from trainer_client.finetune import _conclude, build_trainer
+    from trainer_client.finetune import build_trainer
     from trainer_client.journal import Journal
+    from trainer_client.running import train_through
     from trainer_client.session import Session, SessionConfig
     from trainer_client.sharddata import load_shard_config
 
@@ -41,8 +42,7 @@ def _phases(folder: Path, parallel: str) -> tuple[dict[str, set[str | None]], li
     trainer.saver.store.write = noted("write", trainer.saver.store.write)
     trainer.exporter.export = noted("export", trainer.exporter.export)
     trainer.source.shards.held_out = noted("evaluation", trainer.source.shards.held_out)
-    trainer.train()
-    assert _conclude(trainer, session) == 0
+    assert train_through(trainer) == 0
     return seen, saves_s
 
 

@@ -230,7 +230,7 @@ def _streams(folder: Path, seen: Path | None = None) -> list[float]:
     import torch
 
     from tests.trainer.worlds import build_idle_trainer
-    from trainer_client.finetune import resume_if_asked
+    from trainer_client.takeup import take_up
     from trainer_client.training_state import restore_rng
 
     config = base_config(folder, resume=seen is not None, seed=3)
@@ -239,7 +239,7 @@ def _streams(folder: Path, seen: Path | None = None) -> list[float]:
         restore_rng(None, seed=7, step=0, rank=trainer.session.rank)
         trainer.saver.save(1)
     else:
-        resume_if_asked(trainer, config)
+        take_up(trainer)
         trainer.resumption.put_back()
     return [random.random(), float(np.random.random()), float(torch.rand(()))]
 

@@ -152,10 +152,11 @@ def train(
     """
     import torch
 
-    from trainer_client.finetune import _conclude, build_trainer, resume_if_asked
+    from trainer_client.finetune import build_trainer
     from trainer_client.inbox import ReadyDirective
     from trainer_client.journal import Journal
     from trainer_client.protocol import Directive
+    from trainer_client.running import train_through
     from trainer_client.session import Session, SessionConfig
     from trainer_client.sharddata import load_shard_config
 
@@ -196,9 +197,8 @@ def train(
         session._terminated.set()
     if poison:
         _poison(trainer, poison)
-    loaded = resume_if_asked(trainer, config)
-    trainer.train()
-    code = _conclude(trainer, session)
+    code = train_through(trainer, resume=config.resume, refused=config.refused())
+    loaded = trainer.resumption.loaded if trainer.resumption else None
     whole = [part.full_tensor() if hasattr(part, "full_tensor") else part for part in trainer.model.parameters()]
     weights = torch.cat([part.detach().flatten() for part in whole])
     return seen | {
@@ -274,17 +274,16 @@ def build_idle_trainer(config: Any) -> Any:
 
 def training(config: Any, prepare: Callable[[Any], None], build: Callable[..., Any] | None = None) -> int:
     """A run whose trainer is changed by `prepare` first; its exit code. `build` makes another trainer than the launcher's."""
-    from trainer_client.finetune import _conclude, build_trainer, resume_if_asked
+    from trainer_client.finetune import build_trainer
     from trainer_client.journal import Journal
+    from trainer_client.running import train_through
     from trainer_client.session import Session, SessionConfig
     from trainer_client.sharddata import load_shard_config
 
     session = Session(SessionConfig(config.run_dir), journal=Journal(config.gradient_snapshot_dir / "journal"))
     trainer = (build or build_trainer)(config, session, load_shard_config(config.shard_config))
     prepare(trainer)
-    resume_if_asked(trainer, config)
-    trainer.train()
-    return _conclude(trainer, session)
+    return train_through(trainer, resume=config.resume, refused=config.refused())
 
 
 def _poison(trainer: Any, poison: dict[int, str]) -> None:
