@@ -62,6 +62,9 @@ def take_over(trainer: BidirectionalMixin, given: Settings, head: Mapping[str, A
         for name in sorted(fixed)
         if name in flags and name in given and flags[name] != given[name]
     ]
+    planned, steps = head.get("planned_steps"), trainer.args.max_steps
+    if planned is not None and planned != steps:
+        wrong.append(f"--steps {steps}: the snapshot is of a run planned for {planned} (`max_steps` of a Trainer)")
     if wrong:
         raise ConfigError(f"{'; '.join(wrong)}; give the same, or leave out --resume")
     for name, argument in _ARGUMENTS.items():

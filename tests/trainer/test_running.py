@@ -101,6 +101,17 @@ def test_a_run_ends_with_its_exit_code_and_a_word_whatever_ends_it(tmp_path: Pat
     assert (done["code"], done["outcome"], done["start"], done["step"]) == (0, "done", 2, 6)
 
 
+def test_another_number_of_steps_than_that_of_the_snapshot_is_refused(tmp_path: Path) -> None:
+    """Rate and end of the run follow from it; a script has no flags that would say so."""
+    write_forms(tmp_path, COUNTS)
+    run_world(1, _run, base_config(tmp_path, steps=4), "sigterm", folder=tmp_path)
+    (snapshot,) = (tmp_path / "snapshots").glob("step-*")
+    (longer,) = run_world(1, _run, base_config(tmp_path, steps=12), "end", folder=tmp_path)
+    assert (longer["code"], longer["failure_class"]) == (64, "user_error")
+    assert "12: the snapshot is of a run planned for 4" in longer["message"]
+    assert snapshot.is_dir()
+
+
 def test_a_snapshot_that_the_scheduler_refuses_is_not_gone_on_with(tmp_path: Path) -> None:
     write_forms(tmp_path, COUNTS)
     config = base_config(tmp_path, steps=4)
