@@ -53,6 +53,7 @@ class CounterflowCallback(TrainerCallback):
         session.on("evaluate", self._want("should_evaluate"))
         session.on("set_training", self._set_training)
         session.on("resize", self._resize)
+        args.logging_nan_inf_filter = False  # the filter would show a clean curve over a ruined run
         self._logged_step = state.global_step
         session.start(planned_steps=state.max_steps, start_step=state.global_step, shards=[(SHARD, 0)])
 

@@ -181,7 +181,7 @@ class _Intake:
         bad = points["measured"] & (points["tokens"] > 0) & ~np.isfinite(loss)
         if bad.any():
             first = int(np.flatnonzero(bad)[0])
-            self._alert(int(points["index"][first]), int(points["step"][first]))
+            self._alert(int(points["step"][first]), int(points["index"][first]))
 
     def _write_steps(self) -> None:
         batches = [b for b in self.batches if len(b.step)]
@@ -202,6 +202,8 @@ class _Intake:
             compute_s=_column(batches, "compute_s"),
             num_micro=_column(batches, "num_micro"),
         )
+        if (bad := np.concatenate(flagged)).any():
+            self._alert(int(np.concatenate([b.step for b in batches])[bad].min()))
 
     def _touch_attempt(self) -> None:
         last = max(last_step(b) for b in self.batches)
@@ -217,20 +219,21 @@ class _Intake:
     def _log_writer(self, batch: Batch) -> Any:
         return lambda: log_append(attempt_uuid=self.attempt.uuid, worker=batch.worker, lines=batch.log, now=self.now)
 
-    def _alert(self, index: int, step: int) -> None:
+    def _alert(self, step: int, index: int | None = None) -> None:
+        """Of the loss of the job's shard `index`, or of the gradient."""
         recent = Event.objects.filter(
             job_id=self.attempt.job_id, kind="attempt.nonfinite", at__gt=self.now - ALERT_EVERY
         )
         if recent.exists():
             return
-        key = (
-            JobShard.objects.filter(job_id=self.attempt.job_id, index=index)
-            .values_list("shard__key", flat=True)
-            .first()
-        )
+        what, data = "gradient", dict[str, Any](step=step)
+        if index is not None:
+            shards = JobShard.objects.filter(job_id=self.attempt.job_id, index=index)
+            data["shard"] = shards.values_list("shard__key", flat=True).first()
+            what = f"loss of shard {data['shard']}"
         event_append(
             team=self.row.job.team, job=self.row.job, kind="attempt.nonfinite", subject=self.row, now=self.now,
-            actor=TRAINER, text=f"The loss of shard {key} is not finite at step {step:,}.", data={"shard": key, "step": step},
+            actor=TRAINER, text=f"The {what} is not finite at step {step:,}.", data=data,
         )  # fmt: skip
 
 

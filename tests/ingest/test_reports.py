@@ -69,6 +69,23 @@ def test_a_loss_that_is_not_finite_is_counted_and_left_out_of_the_mean(client: C
     assert "step 5" in alert.text
 
 
+def test_a_gradient_that_is_not_finite_is_told_where_all_losses_are(client: Client) -> None:
+    attempt, secret = make_live_attempt()
+    steps = {"step": [3, 4, 5], "grad_norm": [1.0, None, None], "nonfinite": {"grad_norm": {"inf": [1], "nan": [2]}}}
+    for seq in range(2):
+        post(client, attempt, secret, "reports", report(seq=seq, points=[(4, "shard_000", 30.0, 10)], steps=steps))
+    alert = Event.objects.get(kind="attempt.nonfinite")
+    assert alert.text == "The gradient is not finite at step 4."
+    assert alert.data == {"step": 4}
+
+
+def test_a_gradient_that_was_not_measured_is_told_to_nobody(client: Client) -> None:
+    attempt, secret = make_live_attempt()
+    for seq, norm in enumerate(({"grad_norm": [None, 1.0]}, {})):
+        post(client, attempt, secret, "reports", report(seq=seq, steps={"step": [3, 4], **norm, "nonfinite": {}}))
+    assert not Event.objects.filter(kind="attempt.nonfinite").exists()
+
+
 def test_a_sum_beyond_all_reason_counts_as_diverged(client: Client) -> None:
     attempt, secret = make_live_attempt()
     post(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,18 @@ from tests.trainer.worlds import run_world
 pytestmark = pytest.mark.timeout(300)
 
 
-def train(folder: Path, url: str, metrics: bool = False, max_steps: int = 6, **more: Any) -> dict[str, Any]:
-    """A regression of one weight under plain Trainer; rank-safe. `more`: arguments of it; `said`: what is told in each phase."""
+def train(
+    folder: Path,
+    url: str,
+    metrics: bool = False,
+    max_steps: int = 6,
+    happens: Callable[[Any], Any] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """A regression of one weight under plain Trainer; rank-safe. `more`: arguments of it; `said`: what is told in each phase.
+
+    `happens`: what becomes of the loss in the forward pass of step 2.
+    """
     import numpy as np
     import torch
     from transformers import Trainer, TrainingArguments
@@ -31,7 +42,10 @@ def train(folder: Path, url: str, metrics: bool = False, max_steps: int = 6, **m
 
         def forward(self, x: Any, labels: Any = None) -> Any:
             noted("step" if self.training else "evaluation")
-            return {"loss": ((self.weight * x - labels) ** 2).mean(), "logits": x}
+            loss = ((self.weight * x - labels) ** 2).mean()
+            if trainer.state.global_step == 2 and self.training:
+                loss = happens(loss) if happens else loss
+            return {"loss": loss, "logits": x}
 
     said: dict[str, set[str | None]] = {}
 
@@ -73,7 +87,7 @@ def train(folder: Path, url: str, metrics: bool = False, max_steps: int = 6, **m
     )
     session = Session(SessionConfig(folder / "run", endpoint=url, attempt="a1", token="cf_t"))
     callback = CounterflowCallback(session)
-    trainer = Noisy(Model(), args, train_dataset=data, eval_dataset=data, callbacks=[callback])
+    trainer: Any = Noisy(Model(), args, train_dataset=data, eval_dataset=data, callbacks=[callback])
     trainer.train()
     return {
         "step": trainer.state.global_step,
@@ -130,3 +144,19 @@ def test_a_plain_trainer_says_that_it_evaluates_and_saves_and_nothing_in_a_step(
 
 def _with(folder: Path, url: str, metrics: bool, max_steps: int, more: dict[str, Any]) -> dict[str, Any]:
     return train(folder, url, metrics, max_steps, **more)
+
+
+def _ruined(loss: Any) -> Any:
+    return loss * math.nan
+
+
+def test_a_loss_that_is_not_finite_is_reported_as_such_and_never_as_zero(tmp_path: Path) -> None:
+    """A6: Trainer's own filter would show the loss of a ruined step, and of all after it, as 0."""
+    with FakeServer() as server:
+        (seen,) = run_world(1, train, tmp_path, server.url, False, 6, _ruined, folder=tmp_path)
+        losses = {row["step"]: row["loss_sum"] for row in server.state.rows("shards")}
+        norms = {row["step"]: row["grad_norm"] for row in server.state.rows("steps")}
+    assert [losses[step] for step in range(2, 6)] == ["nan"] * 4
+    assert [norms[step] for step in range(2, 6)] == ["nan"] * 4
+    assert all(math.isfinite(losses[step]) for step in range(2))
+    assert [entry.get("loss_nonfinite") for entry in seen["history"]][2:6] == ["nan"] * 4
