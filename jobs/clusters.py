@@ -41,6 +41,14 @@ def worker_price(job: Job) -> float:
     return float(cluster_price(job.backend, is_spot=spot_wish(job) == "only", num_workers=1))
 
 
+def lowest_worker_price(job: Job) -> float:
+    """The same with the cheapest nodes that it may get; 0 where the operator has named no price."""
+    prices = [worker_price(job)]
+    if spot_wish(job) == "prefer":
+        prices.append(float(cluster_price(job.backend, is_spot=True, num_workers=1)))
+    return min(prices)
+
+
 def gpus_of(job: Job, num_workers: int) -> int:
     """GPUs that so many workers of a job of fixed size hold: on this machine one for each, as far as it has them."""
     if on_cluster(job):
