@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
+MAX_PRIORITY = 1000  # of the file, up and down
 MAX_COMPLETION, MAX_IMPROVEMENT, MAX_SLACK = 2.0, 1.0, 3.0
 FULL_IMPROVEMENT = 4.0  # times the middle, or a fourth of it
 FREE_SLACK = 0.5  # of the time left: as much as that is no hurry

@@ -10,6 +10,7 @@ from django.db import transaction
 from jobs.clusters import backends
 from jobs.errors import Conflict, Invalid, StaleWrite
 from jobs.models import Dataset, Job, JobShard
+from jobs.scheduler.priority import MAX_PRIORITY
 from jobs.selectors.promises import job_promises
 from jobs.services.budgets import budget_check
 from jobs.services.commands import command_issue
@@ -52,7 +53,7 @@ def job_create(
     settings = training_checked({**snapshot_settings(config), **(training or {})})
     job_file_checked(config, settings, backend)
     settings, corrected = interval_checked(config=config, training=settings, goal_steps=goal_steps)
-    _check_job(name, model, goal_steps, num_workers, backend, deadline, now, settings)
+    _check_job(name, model, goal_steps, num_workers, backend, deadline, priority, now, settings)
     job = Job.objects.create(
         team=dataset.team,
         dataset=dataset,
@@ -86,6 +87,7 @@ def _check_job(
     num_workers: int,
     backend: str,
     deadline: dt.datetime | None,
+    priority: int,
     now: dt.datetime,
     training: dict[str, Any],
 ) -> None:
@@ -102,6 +104,8 @@ def _check_job(
         errors["num_workers"] = [f"At most one worker per sample: the global batch has {training['global_batch']}."]
     if backend not in backends():
         errors["backend"] = [f"One of {', '.join(backends())}. More are offered by COUNTERFLOW_BACKENDS."]
+    if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        errors["priority"] = [f"From -{MAX_PRIORITY:,} to {MAX_PRIORITY:,}."]
     if deadline is not None and deadline <= now:
         errors["deadline"] = ["The deadline has passed already."]
     if errors:

@@ -10,12 +10,14 @@ import time_machine
 from django.urls import reverse
 from django.utils import timezone
 
+from jobs.errors import Invalid
 from jobs.models import Attempt, Command, Job, Team
 from jobs.services.approvals import decision_reject
 from jobs.services.augmentations import augmentation_start
 from jobs.services.job_reports import job_report_write
 from jobs.services.jobs import job_end
-from tests.factories import make_attempt, make_dataset
+from tests.api.http import client_for
+from tests.factories import make_attempt, make_dataset, make_job
 from tests.pages.world import signed_in, small_world
 from workers.launch_specs import launch_command
 
@@ -47,6 +49,19 @@ def test_a_draft_shows_its_plan_and_costs_nothing() -> None:
     page = signed_in(cast.operator).post(reverse("job_new"), job_form(job.dataset, draft="1"), follow=True)
     assert "If you submit it" in page.content.decode()
     assert Job.objects.get(name="from the browser").status == "draft"
+
+
+@pytest.mark.parametrize(("priority", "status"), [(1000, 302), (-1000, 302), (1001, 422), (-1001, 422)])
+def test_the_form_takes_the_priorities_that_rest_and_the_domain_take(priority: int, status: int) -> None:
+    cast, job, _ = small_world()
+    sent = job_form(job.dataset, draft="1", priority=str(priority))
+    assert signed_in(cast.operator).post(reverse("job_new"), sent).status_code == status
+    fields = {"name": "over rest", "model": "tiny:1m", "dataset": str(job.dataset.uuid), "goal_steps": 10}
+    answer = client_for(cast.team, cast.operator).post("/api/v1/jobs/", {**fields, "priority": priority})
+    assert answer.status_code == (201 if status == 302 else 400)
+    if status != 302:
+        with pytest.raises(Invalid, match="cannot be accepted"):
+            make_job(cast.team, dataset=job.dataset, priority=priority)
 
 
 def test_what_was_chosen_is_carried_into_the_job_and_its_launch() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
+from jobs.scheduler.priority import MAX_PRIORITY
 from jobs.selectors.graces import HIGHEST_S, LOWEST_S
 from jobs.services.job_settings import FIDELITIES
 from webapp.api.shapes.fields import Input, InstantField
@@ -88,7 +89,7 @@ class JobNew(Input):
     deadline = InstantField(required=False, allow_null=True)
     budget_usd = serializers.DecimalField(max_digits=12, decimal_places=2, min_value=0, required=False, allow_null=True)
     budget = serializers.DecimalField(max_digits=12, decimal_places=2, min_value=0, required=False, allow_null=True)
-    priority = serializers.IntegerField(min_value=-1000, max_value=1000, default=0)
+    priority = serializers.IntegerField(min_value=-MAX_PRIORITY, max_value=MAX_PRIORITY, default=0)
     backend = serializers.CharField(max_length=32, required=False)
     num_workers = serializers.IntegerField(min_value=1, max_value=4096, required=False)
     training = serializers.DictField(

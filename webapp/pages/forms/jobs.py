@@ -13,6 +13,7 @@ from jobs.clusters import backends
 from jobs.machines import is_planned
 from jobs.models import Dataset, Job
 from jobs.providers import has_machines
+from jobs.scheduler.priority import MAX_PRIORITY
 from jobs.services.job_settings import TRAINING_DEFAULTS
 from webapp.pages.forms.base import OnceField, PageForm
 from webapp.pages.forms.moments import LocalMomentField, MomentForm
@@ -47,7 +48,9 @@ class JobForm(MomentForm, PageForm):
     )
     deadline = LocalMomentField(required=False)
     budget_usd = forms.DecimalField(label="Budget, USD", required=False, min_value=0, max_digits=12, decimal_places=2)
-    priority = forms.IntegerField(initial=0, min_value=-100, max_value=100, help_text="Higher goes first")
+    priority = forms.IntegerField(
+        initial=0, min_value=-MAX_PRIORITY, max_value=MAX_PRIORITY, help_text="Higher goes first"
+    )
     backend = forms.ChoiceField(choices=lambda: [(b, b) for b in backends()], help_text="Where the processes run")
     num_workers = forms.IntegerField(label="Workers", initial=2, min_value=1, help_text="Processes that train together")
     spot_policy = forms.ChoiceField(
