@@ -167,7 +167,7 @@ class CounterflowCallback(TrainerCallback):
             if name not in self.refused:
                 log.warning("metric %s is not reported: %s", name, why)
         self.refused.update(refused)
-        _clean_history(state)
+        clean_history(state)
         if self._session is not None and "loss" in numbers and state.global_step > self._logged_step:
             self._report(state, numbers)
 
@@ -194,7 +194,7 @@ class CounterflowCallback(TrainerCallback):
             self._session.report_step(step, step_time_s=self._step_times.pop(step))
 
 
-def _clean_history(state: TrainerState) -> None:
+def clean_history(state: TrainerState) -> None:
     """Tensors, arrays and NaN in `log_history` would make Trainer's next checkpoint fail or write invalid JSON."""
     for entry in state.log_history[-1:]:
         numbers, refused = flatten_numbers(entry)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
+
+import torch
 
 from trainer_client.options import BidirectionalOptions
 from trainer_client.session import Leave
@@ -34,3 +37,39 @@ class NonfiniteGuard:
             reason = f"diverged: {self._in_a_row} steps in a row without a finite gradient, up to step {step}"
             self.leave = Leave("failed", EXIT_DIVERGED, reason, save=False, args={"failure_class": "diverged"})
         return not applied
+
+
+class LoggedLoss:
+    """The loss in Trainer's own log: the mean over the steps whose loss is finite and whose update was made.
+
+    Trainer adds losses up; one that is not finite would stay in its sum for ever. An interval that has other steps says how
+    many, as `steps_left_out`; the loss of one that has no other is NaN.
+    """
+
+    def __init__(self) -> None:
+        self._loss = torch.zeros(())
+        self._num_steps = self._left_out = 0
+
+    def give(self, loss: torch.Tensor) -> torch.Tensor:
+        """What Trainer is to add to its sum for the `loss` [] of a step."""
+        self._loss = loss.detach()
+        return torch.nan_to_num(self._loss, nan=0.0, posinf=0.0, neginf=0.0)
+
+    def judge(self, total: torch.Tensor, *, skipped: bool) -> None:
+        """What became of the step whose loss was given last; `total` [] is Trainer's sum, which has it by now."""
+        finite = bool(torch.isfinite(self._loss))
+        if skipped and finite:
+            total -= self._loss
+        self._num_steps += 1
+        self._left_out += skipped or not finite
+
+    def put_right(self, logs: dict[str, Any]) -> None:
+        """The mean of an interval that has just ended, in place."""
+        if "loss" not in logs:
+            return
+        num_steps, left_out = self._num_steps, self._left_out
+        self._num_steps = self._left_out = 0
+        if left_out:
+            counted = num_steps - left_out
+            logs["loss"] = logs["loss"] * num_steps / counted if counted else math.nan
+            logs["steps_left_out"] = left_out

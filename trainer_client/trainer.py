@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import time
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -24,15 +23,15 @@ from transformers import Trainer
 
 from trainer_client.accumulation import Accumulation
 from trainer_client.busy import busy
+from trainer_client.callback import clean_history
 from trainer_client.controls import MixtureControls
 from trainer_client.encoding import BatchSource, MicroBatch
 from trainer_client.evaluation import evaluate_now, evaluation_tell
 from trainer_client.gradnorm import clip, gradient_norm
 from trainer_client.loss import sample_losses
 from trainer_client.nextstep import StepPlanner
-from trainer_client.nonfinite import NonfiniteGuard
+from trainer_client.nonfinite import LoggedLoss, NonfiniteGuard
 from trainer_client.options import BidirectionalOptions
-from trainer_client.owntime import OWN
 from trainer_client.parallel import accumulation_for, are_cut, exporter_for, resumption_for, saver_for, without_fused
 from trainer_client.permutation import combine
 from trainer_client.resuming import FallBack, Resumption, check_fidelity
@@ -41,6 +40,7 @@ from trainer_client.session import Leave, Session
 from trainer_client.settings import OF_THE_LOOP, OF_THE_LOSS, PARTS, check_args, model_adds_router_loss
 from trainer_client.slices import Slices, nothing
 from trainer_client.stepping import LeftInStep, StepBatch, StepRunner
+from trainer_client.stepreport import step_tell
 from trainer_client.takeup import begin_session
 from trainer_client.training_state import LoadedState
 
@@ -92,6 +92,7 @@ class BidirectionalMixin(_Base):
         super().__init__(*args, **kwargs)
         self.leave: Leave | None = None
         self.guard = NonfiniteGuard(options, self.session.say)
+        self.logged_loss = LoggedLoss()
         self.last_evaluation: dict[str, tuple[float, int, int]] = {}
         self.evaluation_due = False  # one that was cut off, to be made up for
         self.accumulation: Accumulation
@@ -178,7 +179,7 @@ class BidirectionalMixin(_Base):
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """All of this rank's micro-batches, and the exchange of gradients."""
-        return self.runner.run(model, inputs)
+        return self.logged_loss.give(self.runner.run(model, inputs))
 
     def micro_step(self, model: nn.Module, batch: StepBatch, micro: MicroBatch) -> torch.Tensor:
         """Forward and backward of one micro-batch; its part of the loss per token of the global batch."""
@@ -219,12 +220,11 @@ class BidirectionalMixin(_Base):
     def floating_point_ops(self, inputs: Any) -> int:
         """Six operations for each parameter and token, padding included."""
         micro = inputs.micro if isinstance(inputs, StepBatch) else []
-        return 6 * self._num_parameters() * sum(item.fields["input_ids"].numel() for item in micro)
+        return 6 * self._num_parameters * sum(item.fields["input_ids"].numel() for item in micro)
 
+    @functools.cached_property
     def _num_parameters(self) -> int:
-        if not hasattr(self, "_parameter_count"):
-            self._parameter_count = sum(parameter.numel() for parameter in self.model.parameters())
-        return self._parameter_count
+        return sum(parameter.numel() for parameter in self.model.parameters())
 
     def _clip_grad_norm(self, model: nn.Module) -> float:
         self.accelerator.unscale_gradients()
@@ -238,8 +238,10 @@ class BidirectionalMixin(_Base):
         norm: float = self._clip_grad_norm(model) if grad_norm is None else grad_norm
         self._norm = norm
         self.applied_lr = float(self.optimizer.param_groups[0]["lr"])
-        if self.guard.skips(self._norm, self.state.global_step):
+        skipped = self.guard.skips(self._norm, self.state.global_step)
+        if skipped:
             model.zero_grad(set_to_none=True)  # an optimizer passes over parameters without a gradient
+        self.logged_loss.judge(self._tr_loss, skipped=skipped)
         self.leave = self.leave or self.guard.leave
         return norm
 
@@ -247,23 +249,15 @@ class BidirectionalMixin(_Base):
         """After each optimizer step: report, snapshot, export, evaluate; then what Trainer does."""
         batch, self._batch = self._batch, None
         if batch is not None and self.state.global_step == batch.step + 1:
-            self._report(batch)
+            step_tell(self, batch, grad_norm=self._norm, lr=self.applied_lr)
             self._periodic(batch.step + 1)
         super()._maybe_log_save_evaluate(*args, **kwargs)
 
-    def _report(self, batch: StepBatch) -> None:
-        names = self.source.mixture.names
-        sums = self.runner.sums.collect()
-        self.session.report_step(
-            batch.step,
-            step_time_s=time.perf_counter() - batch.begun_at,
-            tokens=sum(tokens for _, tokens, _ in sums.values()),
-            grad_norm=self._norm,
-            lr=self.applied_lr,
-            compute_s=OWN.own_s() if self.slices is None else None,  # in slices it is full of waiting
-            num_micro=self.runner.num_done,
-            shards={names[shard]: values for shard, values in sums.items()},
-        )
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """As Trainer's, without what one ruined step would leave behind in later entries and in checkpoints."""
+        self.logged_loss.put_right(logs)
+        super().log(logs, *args, **kwargs)
+        clean_history(self.state)
 
     def _periodic(self, step: int) -> None:
         options = self.options

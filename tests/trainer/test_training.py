@@ -156,6 +156,29 @@ def test_a_nan_step_is_flagged_counted_and_not_applied(folder: Path) -> None:
     assert "1 steps had no finite gradient" in json.loads(result)["message"]
 
 
+def _logged(config: Any, poison: dict[int, str]) -> dict[str, Any]:
+    """A run with checkpoints of Trainer's own, of which the last is at its end."""
+    import trainer_client.finetune as module
+
+    plain = module.training_fields
+    own = {"save_strategy": "steps", "save_steps": config.steps, "logging_steps": 2}
+    module.training_fields = lambda config: plain(config) | own
+    return train(config, poison=poison)
+
+
+def test_skipped_steps_leave_nothing_in_the_log_of_trainer(folder: Path) -> None:
+    """Later losses are those of the steps that were made, whichever rank met the NaN; checkpoints are JSON."""
+    ranks = run_world(2, _logged, base_config(folder, steps=8), dict.fromkeys((2, 3, 5), "a"), folder=folder)
+    text = (folder / "run" / "trainer" / "checkpoint-8" / "trainer_state.json").read_text()
+    history = json.loads(text, parse_constant=pytest.fail)["log_history"]
+    logged, losses = {entry["step"]: entry for entry in history}, joined_losses(ranks)
+    assert (logged[4]["loss_nonfinite"], logged[4]["steps_left_out"]) == ("nan", 2)
+    assert (logged[6]["loss"], logged[6]["steps_left_out"]) == (pytest.approx(losses[4], rel=1e-5), 1)
+    for step in (2, 8):
+        assert logged[step]["loss"] == pytest.approx((losses[step - 2] + losses[step - 1]) / 2, rel=1e-5)
+        assert "steps_left_out" not in logged[step]
+
+
 def test_a_run_that_stays_nan_ends_as_diverged(folder: Path) -> None:
     config = base_config(folder, steps=30, weights={"b": 0.0, "c": 0.0})
     ranks = run(2, config, (), None, dict.fromkeys(range(3, 30), "a"))
