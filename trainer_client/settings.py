@@ -13,11 +13,17 @@ from trainer_client.parallel import fit_to_slices
 if TYPE_CHECKING:
     from trainer_client.trainer import BidirectionalMixin
 
+OWN_EVALUATION = (
+    "Trainer's own evaluation goes on to its end when all are told to leave; eval_every of the options evaluates what "
+    "ShardSet.open(…, held_out_fraction) holds out, and can be left"
+)
 OF_THE_LOOP = {
     "fp16": "a loss scale is not part of a snapshot; use bf16",
     "num_train_epochs": "a run is max_steps long, as the mixture has no end of its own; source.steps_of(epochs) says how many",
     "dataloader_num_workers": "each worker reads and encodes its own samples",
     "train_sampling_strategy": "the mixture gives the order of samples",
+    "eval_strategy": OWN_EVALUATION,
+    "eval_on_start": OWN_EVALUATION,
     "auto_find_batch_size": "micro-batches are those of source",
 }
 OF_THE_LOSS = {

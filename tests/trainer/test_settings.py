@@ -16,6 +16,8 @@ SETTINGS: list[dict[str, Any]] = [
     {"dataloader_num_workers": 2},
     {"train_sampling_strategy": "group_by_length"},
     {"auto_find_batch_size": True},
+    {"eval_strategy": "steps"},
+    {"eval_on_start": True},
     {"label_smoothing_factor": 0.1},
 ]
 
@@ -51,7 +53,9 @@ def _refused(folder: Path) -> dict[str, str]:
         router = {"output_router_logits": True, "router_aux_loss_coef": coefficient}
         return MixtralForCausalLM(MixtralConfig(**shape, **heads, **router))
 
-    found = {name: said(settings={name: value}) for setting in SETTINGS for name, value in setting.items()}
+    held_out = [{"input_ids": [1, 2]}]
+    each = [item for setting in SETTINGS for item in setting.items()]
+    found = {name: said(settings={name: value}, eval_dataset=held_out) for name, value in each}
     found["train_dataset"] = said(train_dataset=[{"input_ids": [1, 2]}])
     found["compute_loss_func"] = said(compute_loss_func=lambda *_: None)
     found["router"] = said(model=experts(0.01))
