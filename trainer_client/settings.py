@@ -66,6 +66,15 @@ def check_args(trainer: BidirectionalMixin) -> None:
     args.logging_nan_inf_filter = False  # the filter would show a clean curve over a ruined run
 
 
+def check_resume(checkpoint: object) -> None:
+    """Refuse (`SettingRefused`) to begin from a checkpoint."""
+    if checkpoint:
+        raise SettingRefused(
+            "resume_from_checkpoint: a checkpoint of Trainer's has neither the place in the mixture nor a step under way; "
+            "run_trainer(trainer) goes on from the newest snapshot, and so does take_up(trainer) before train()"
+        )
+
+
 def not_followed(args: Any, refused: Mapping[str, str]) -> list[str]:
     """Those of the `refused` settings that are given in `args`, with the reason. What plain Trainer has by default is not given."""
     plain = TrainingArguments.__dataclass_fields__

@@ -37,7 +37,7 @@ from trainer_client.permutation import combine
 from trainer_client.resuming import FallBack, Resumption, check_fidelity
 from trainer_client.running import open_session
 from trainer_client.session import Leave, Session
-from trainer_client.settings import OF_THE_LOOP, OF_THE_LOSS, PARTS, check_args, model_adds_router_loss
+from trainer_client.settings import OF_THE_LOOP, OF_THE_LOSS, PARTS, check_args, check_resume, model_adds_router_loss
 from trainer_client.slices import Slices, nothing
 from trainer_client.stepping import LeftInStep, StepBatch, StepRunner
 from trainer_client.stepreport import step_tell
@@ -130,10 +130,11 @@ class BidirectionalMixin(_Base):
         check_fidelity(self, loaded)
         self.resumption = resumption_for(self, loaded, fall_back)
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """As Trainer's; returns None where all ranks left inside a step."""
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """As Trainer's, from the snapshot that was taken up, if any; returns None where all ranks left inside a step."""
+        check_resume(resume_from_checkpoint)
         try:
-            return super().train(*args, **kwargs)
+            return super().train(None, *args, **kwargs)
         except LeftInStep:
             self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
             self.is_in_train = False

@@ -58,6 +58,10 @@ def _refused(folder: Path) -> dict[str, str]:
     found = {name: said(settings={name: value}, eval_dataset=held_out) for name, value in each}
     found["train_dataset"] = said(train_dataset=[{"input_ids": [1, 2]}])
     found["compute_loss_func"] = said(compute_loss_func=lambda *_: None)
+    try:
+        plain.train(resume_from_checkpoint=str(folder))
+    except ValueError as error:
+        found["resume_from_checkpoint"] = f"BidirectionalTrainer cannot follow {error}"
     found["router"] = said(model=experts(0.01))
     found["taken"] = said() + said(settings={"num_train_epochs": 3}) + said(model=experts(0.0))
     return found
