@@ -4,12 +4,14 @@
 
 Control points lie between optimizer steps, where Trainer calls `on_step_begin` on all ranks. The loss is reported as shard `all`;
 for loss by shard use `BidirectionalTrainer`. That Trainer evaluates or saves is told until the next step begins, as other callbacks
-may have work with it, too.
+may have work with it, too. SIGTERM lets all ranks finish the step under way and the next one, save a checkpoint and stop.
 """
 
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 import time
 from typing import Any
 
@@ -38,6 +40,7 @@ class CounterflowCallback(TrainerCallback):
         self._logged_step = 0
         self._tokens_seen = 0
         self._step_times: dict[int, float] = {}
+        self._took_sigterm = False
         self.leave: Leave | None = None
         self.refused: dict[str, str] = {}
 
@@ -53,6 +56,7 @@ class CounterflowCallback(TrainerCallback):
         session.on("evaluate", self._want("should_evaluate"))
         session.on("set_training", self._set_training)
         session.on("resize", self._resize)
+        self._take_over_sigterm(session)
         args.logging_nan_inf_filter = False  # the filter would show a clean curve over a ruined run
         self._logged_step = state.global_step
         session.start(planned_steps=state.max_steps, start_step=state.global_step, shards=[(SHARD, 0)])
@@ -67,6 +71,16 @@ class CounterflowCallback(TrainerCallback):
         code = leave.exit_code if leave else protocol.EXIT_DONE
         message = leave.reason if leave else ""
         self._session.finish(outcome=outcome, step=state.global_step, exit_code=code, message=message)
+        if self._took_sigterm:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            self._took_sigterm = False
+
+    def _take_over_sigterm(self, session: Session) -> None:
+        """SIGTERM makes all ranks save and leave, unless the script has a handler of its own, or trains in a thread."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            session.install_signal_handlers()
+            self._took_sigterm = True
 
     # -- control ------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -160,3 +162,33 @@ def test_a_loss_that_is_not_finite_is_reported_as_such_and_never_as_zero(tmp_pat
     assert [norms[step] for step in range(2, 6)] == ["nan"] * 4
     assert all(math.isfinite(losses[step]) for step in range(2))
     assert [entry.get("loss_nonfinite") for entry in seen["history"]][2:6] == ["nan"] * 4
+
+
+def _told_to_leave(loss: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGTERM)
+    return loss
+
+
+def _terminated(folder: Path, url: str, own_handler: bool) -> dict[str, Any]:
+    """A run of which rank 1 gets SIGTERM in step 2; what the handlers are before and after."""
+    got: list[int] = []
+    signal.signal(signal.SIGTERM, (lambda number, _: got.append(number)) if own_handler else signal.SIG_DFL)
+    before = signal.getsignal(signal.SIGTERM)
+    seen = train(folder, url, max_steps=9, happens=_told_to_leave if os.environ["RANK"] == "1" else None)
+    return seen | {"got": got, "same": signal.getsignal(signal.SIGTERM) is before}
+
+
+def test_sigterm_to_one_rank_of_a_plain_trainer_saves_and_stops_all_of_them(tmp_path: Path) -> None:
+    with FakeServer() as server:
+        ranks = run_world(2, _terminated, tmp_path, server.url, False, folder=tmp_path)
+        (finish,) = server.state.named("finish")
+    assert [(rank["leave"], rank["step"], rank["same"]) for rank in ranks] == [("preempted", 4, True)] * 2
+    assert (finish["outcome"], finish["exit_code"]) == ("preempted", 81)
+    assert (tmp_path / "out" / "checkpoint-4" / "trainer_state.json").exists()
+
+
+def test_a_script_keeps_a_handler_of_its_own(tmp_path: Path) -> None:
+    with FakeServer() as server:
+        ranks = run_world(2, _terminated, tmp_path, server.url, True, folder=tmp_path)
+    assert [(rank["leave"], rank["step"], rank["same"]) for rank in ranks] == [(None, 9, True)] * 2
+    assert ranks[1]["got"] == [signal.SIGTERM]
