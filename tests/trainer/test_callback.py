@@ -95,7 +95,7 @@ def train(
         "step": trainer.state.global_step,
         "history": trainer.state.log_history,
         "refused": callback.refused,
-        "lr": trainer.optimizer.param_groups[0]["lr"],  # type: ignore[union-attr]
+        "lr": trainer.optimizer.param_groups[0]["lr"],
         "leave": callback.leave.outcome if callback.leave else None,
         "said": said,
     }
