@@ -56,7 +56,10 @@ def settings_given(trainer: BidirectionalMixin) -> Settings:
 def take_over(trainer: BidirectionalMixin, given: Settings, head: Mapping[str, Any]) -> None:
     """Before there is a schedule: what of the arguments is kept. `ConfigError` names settings that do not go with the snapshot."""
     flags = head.get("flags", {})
-    fixed = {*ON_RESUME["refused"], *(("model",) if flags.get("lora") or flags.get("method") == "dpo" else ())}
+    by_name = not head.get("frozen") and (
+        flags.get("lora") or flags.get("method") == "dpo"
+    )  # no digests to compare: `frozen`
+    fixed = {*ON_RESUME["refused"], *(("model",) if by_name else ())}
     wrong = [
         f"--{name} {given[name]}: the snapshot is of a run with {flags[name]}"
         for name in sorted(fixed)

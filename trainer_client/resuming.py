@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainer_client.digests import combined_digest, differing_parts, part_digests, state_digest
+from trainer_client.frozen import check_frozen
 from trainer_client.kept import say_kept, settings_given, take_over
 from trainer_client.partialstep import PartialStep, Sums, sums_for, takers, together, work_of
 from trainer_client.saving import UNREADABLE, compute_environment, proof
@@ -48,6 +49,7 @@ class Resumption:
 
     def put_back(self) -> None:
         """Load, compare, and fall back until it fits (collective)."""
+        check_frozen(self._trainer, self._given, self.loaded.head)
         while True:
             trouble = self._attempt()
             troubles = [text for text in self._trainer.agreement.gather(trouble) if text]

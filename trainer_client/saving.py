@@ -18,6 +18,7 @@ from trainer_client.busy import busy
 from trainer_client.digests import combined_digest, part_digests, state_digest
 from trainer_client.fence import StaleAttempt
 from trainer_client.flushing import Flush
+from trainer_client.frozen import frozen_digests
 from trainer_client.kept import flags_of
 from trainer_client.partialstep import PartialStep
 from trainer_client.snapshots import Measured, Snapshot, step_of
@@ -67,6 +68,7 @@ class StateSaver:
         self._draft: Draft | None = None
         self._under_way = False
         self._staging = Staging()
+        self._frozen: dict[str, str] | None = None
 
     def claim(self) -> None:
         """Take over from older attempts; `StaleAttempt` on all ranks where a newer one has."""
@@ -80,6 +82,12 @@ class StateSaver:
         if trouble:
             raise StaleAttempt(trouble)
 
+    def frozen(self) -> dict[str, str]:
+        """Digests of the weights that the run does not train; hashed at the first call, before the first save."""
+        if self._frozen is None:
+            self._frozen = frozen_digests(self._trainer)
+        return self._frozen
+
     def save(self, step: int, partial: PartialStep | None = None, *, wait: bool = True) -> str:
         """Write the state as of before `step`, or in the midst of it; why it failed, or nothing.
 
@@ -89,6 +97,7 @@ class StateSaver:
             return self._save(step, partial, wait)
 
     def _save(self, step: int, partial: PartialStep | None, wait: bool) -> str:
+        self.frozen()
         key = self.key(step, partial.work.num_done if partial else 0)
         trouble = self.settle() if self._under_way else ""
         if key == self.saved:
@@ -169,6 +178,7 @@ class StateSaver:
             "evaluation_due": trainer.evaluation_due,
             "nonfinite_steps": trainer.guard.count,
             "flags": flags_of(trainer),
+            "frozen": self._frozen or {},
         }
 
     def _tensors(self, by_rank: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -73,6 +73,7 @@ def summary(content: LoadedState, snapshot: Snapshot) -> dict[str, Any]:
         "num_bytes": snapshot.num_bytes,
         "digest": head.get("digest", ""),
         "parts": head.get("digest_parts") or {},
+        "frozen": head.get("frozen") or {},
         "bytes_by_part": _bytes_by_part(content, tensors),
         "files": {path.name: path.stat().st_size for path in sorted(snapshot.path.iterdir()) if path.is_file()},
     }

@@ -51,6 +51,7 @@ def take_up(trainer: BidirectionalMixin, *, refused: Iterable[str] | None = None
 def begin_session(trainer: BidirectionalMixin, planned_steps: int) -> None:
     """The trainer's first word, with what it has put back; then changes of earlier attempts are known again (collective)."""
     resumption, session = trainer.resumption, trainer.session
+    trainer.saver.frozen()
     if trainer.options.fidelity == "exact" and has_running_statistics(trainer.model):
         session.say(
             "running statistics (BatchNorm) are those of the micro-batches that rank 0 does: exact holds for what is trained, "

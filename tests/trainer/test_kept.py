@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -107,12 +108,17 @@ def _refused(folder: Path) -> dict[str, str]:
     return found
 
 
-def test_flags_that_cannot_go_on_with_a_snapshot_are_refused_by_name(tmp_path: Path) -> None:
-    write_shards(tmp_path, COUNTS)
-    for path in (tmp_path / "data").iterdir():  # samples of either method
+def _as_pairs_too(folder: Path) -> None:
+    """Samples of either method."""
+    for path in (folder / "data").iterdir():
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         pairs = [row | {"chosen": row["response"], "rejected": "no"} for row in rows]
         path.write_text("".join(json.dumps(row) + "\n" for row in pairs))
+
+
+def test_flags_that_cannot_go_on_with_a_snapshot_are_refused_by_name(tmp_path: Path) -> None:
+    write_shards(tmp_path, COUNTS)
+    _as_pairs_too(tmp_path)
     (found,) = run_world(1, _refused, tmp_path, folder=tmp_path)
     assert found.keys() == REFUSED.keys()
     for name, said in found.items():
@@ -131,6 +137,100 @@ def test_flags_that_are_taken_are_named(tmp_path: Path) -> None:
     assert level == "warning"
     for name, value in TAKEN.items():
         assert f"{name} {value} (before: " in said
+
+
+def _save_model(folder: Path, seed: int) -> None:
+    """A model of the same shape for any seed, and the same tokenizer."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from trainer_client.models import train_tokenizer
+
+    torch.manual_seed(seed)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    LlamaForCausalLM(LlamaConfig(vocab_size=512, pad_token_id=0, **sizes)).save_pretrained(folder)
+    train_tokenizer(["red green blue w1 w2 w3 say"] * 10, 512).save_pretrained(folder)
+
+
+def _without_frozen_digests(snapshots: Path) -> None:
+    """As an earlier release wrote it."""
+    from trainer_client.manifests import MANIFEST, manifest_bytes, manifest_read, measure
+
+    (path,) = snapshots.glob("step-*")
+    head = json.loads((path / "state.json").read_text())
+    assert head.pop("frozen")
+    (path / "state.json").write_text(json.dumps(head))
+    manifest = manifest_read(path.name, (path / MANIFEST).read_bytes)
+    manifest["files"]["state.json"] = measure(path / "state.json")
+    (path / MANIFEST).write_bytes(manifest_bytes(manifest))
+
+
+def _begun_from_another(folder: Path) -> dict[str, dict[str, Any]]:
+    """By kind of run, what comes of a resume with: other weights at the same path, the same at another, and without digests."""
+    from tests.trainer.worlds import train
+    from trainer_client.agreement import Agreement
+    from trainer_client.finetune_config import ConfigError
+
+    agreement, found = Agreement(), dict[str, dict[str, Any]]()
+    base, moved = folder / "base", folder / "moved"
+
+    def alone(work: Any, *args: Any, **kwargs: Any) -> None:
+        if agreement.rank == 0:
+            work(*args, **kwargs)
+        agreement.barrier()
+
+    def resumed(config: Any, **changes: Any) -> Any:
+        try:
+            return train(replace(config, resume=True, **changes))
+        except ConfigError as error:
+            return str(error)
+
+    alone(_save_model, moved, 0)
+    for kind, given in FROZEN.items():
+        alone(shutil.copytree, moved, base, dirs_exist_ok=True)
+        config = base_config(
+            folder, model=str(base), steps=3, micro_batch=1, gradient_snapshot_dir=folder / kind, **given
+        )
+        found[kind] = {}
+        if kind == "base":
+            found[kind]["whole"] = train(replace(config, gradient_snapshot_dir=folder / "whole"))
+        train(config, leave_at=(2, 0))
+        alone(_save_model, base, 9)
+        found[kind]["replaced"] = resumed(config)
+        found[kind]["moved"] = resumed(config, model=str(moved))
+    before = base_config(folder, model=str(base), steps=3, gradient_snapshot_dir=folder / "before", lora=4)
+    train(before, leave_at=2)
+    alone(_without_frozen_digests, folder / "before")
+    found["base"]["old, moved"] = resumed(before, model=str(moved))
+    found["base"]["old"] = resumed(before)
+    return found
+
+
+FROZEN: dict[str, dict[str, Any]] = {
+    "base": {"lora": 4},
+    "base in slices": {"lora": 4, "dtype": "bf16", "parallel": "fsdp"},
+    "reference": {"method": "dpo"},
+    "reference in slices": {"method": "dpo", "parallel": "fsdp"},
+}
+
+
+def test_weights_that_are_not_trained_have_to_be_those_that_the_run_began_from(tmp_path: Path) -> None:
+    """Wherever they lie: a base model under adapters and the reference of pairs, as copies and in slices."""
+    write_shards(tmp_path, COUNTS)
+    _as_pairs_too(tmp_path)
+    for rank in run_world(2, _begun_from_another, tmp_path, folder=tmp_path):
+        for kind, seen in rank.items():
+            what = "the weights of the reference model" if "reference" in kind else "the weights that are not trained"
+            said = f"--model {tmp_path / 'base'}: {what} are others than those that the snapshot's run began from"
+            assert seen["replaced"].startswith(said), kind
+            assert (seen["moved"]["start"], seen["moved"]["code"]) == (2, 0), kind
+        assert np.array_equal(rank["base"]["moved"]["weights"], rank["base"]["whole"]["weights"])
+        old = rank["base"]["old"]
+        assert (old["start"], old["code"]) == (2, 0)
+        assert [
+            text for _, text in old["said"] if text.startswith("not checked: whether the weights that are not trained")
+        ]
+        assert rank["base"]["old, moved"].startswith(f"--model {tmp_path / 'moved'}: the snapshot is of a run with")
 
 
 def test_every_flag_has_its_way_on_a_resume() -> None:
