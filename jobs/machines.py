@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.conf import settings
 from django.db.models import Q
 
+from jobs.gpus import gpu_asked, has_gpu
 from jobs.models import Job, Offer
 from jobs.providers import AWS, SIMULATED, planned_backend, provider
 
@@ -37,7 +38,8 @@ def max_price(job: Job) -> float | None:
 def may_use(job: Job, offer: Offer, usd_per_hour: float) -> bool:
     """Whether the job file lets a machine of this offer be bought at this price, and all of the machine would be used."""
     where, most = regions(job), max_price(job)
-    return not has_many_gpus(offer) and (not where or offer.region in where) and (most is None or usd_per_hour <= most)
+    fits = has_gpu(offer.instance_type, gpu_asked(job)) and not has_many_gpus(offer)
+    return fits and (not where or offer.region in where) and (most is None or usd_per_hour <= most)
 
 
 def has_many_gpus(offer: Offer) -> bool:
@@ -49,7 +51,8 @@ def allowed_words(job: Job) -> str:
     """The same in words, empty where any machine may be bought."""
     most, where = max_price(job), " or ".join(regions(job))
     price = "" if most is None else f"for ${most:,.4g} an hour or less"
-    return " ".join(part for part in (price, f"in {where}" if where else "") if part)
+    gpu = gpu_asked(job)
+    return " ".join(part for part in (f"with {gpu}" if gpu else "", price, f"in {where}" if where else "") if part)
 
 
 def policy_asked(job: Job) -> str:

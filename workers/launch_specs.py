@@ -7,7 +7,8 @@ import sys
 
 from django.conf import settings
 
-from jobs.clusters import spot_wish
+from jobs.clusters import on_cluster, spot_wish
+from jobs.gpus import gpu_asked
 from jobs.machines import is_planned
 from jobs.models import Attempt, Job
 from jobs.providers import AWS
@@ -53,6 +54,7 @@ def launch_spec(attempt: Attempt) -> LaunchSpec:
         grace_s=job_grace_s(job=attempt.job, before=attempt),
         tags={"counterflow": settings.DEPLOYMENT, "job": str(attempt.job.uuid), "attempt": str(attempt.uuid)},
         spot=spot_wish(attempt.job),
+        gpu=gpu_asked(attempt.job) if on_cluster(attempt.job) else "",
         machines=[machine.claim for machine in placed_machines(attempt=attempt)] if attempt.job.backend == AWS else (),
     )
 

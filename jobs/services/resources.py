@@ -9,6 +9,8 @@ from django.db.models import Min, Q, QuerySet
 from django.utils import timezone
 
 from forecasting.policies.registry import make_policy
+from jobs.clusters import cluster_gpus
+from jobs.gpus import NAME, gpu_words, has_gpu
 from jobs.machines import SPOT_POLICIES, for_sale
 from jobs.models import Offer, Quote
 from jobs.providers import planned_backend
@@ -22,13 +24,27 @@ Errors = dict[str, list[str]]
 def resource_errors(resources: dict[str, Any], backend: str) -> Errors:
     """Field -> what is wrong, for `gpu`, `regions`, `max_price` and `policy`."""
     if backend == planned_backend() and resources.get("spot_policy") in SPOT_POLICIES:
-        errors = {"resources.gpu": ["Machines are chosen by price; leave this out."]} if resources.get("gpu") else {}
-        return errors | _policy_errors(resources) | market_errors(resources)
+        return _policy_errors(resources) | market_errors(resources)
     hint = f"Where {backend} places workers is its operator's to say; leave this out."
     if backend == planned_backend():
         hint = "Only machines that are bought are chosen by this; leave it out, or name a spot_policy."
     asked = [name for name in ("gpu", "max_price", "regions", "policy") if resources.get(name)]
-    return {f"resources.{name}": [hint] for name in asked}
+    errors = {f"resources.{name}": [hint] for name in asked}
+    if backend == "slurm" and (gpu := resources.get("gpu")):
+        return {k: v for k, v in errors.items() if k != "resources.gpu"} | _slurm_gpu_errors(str(gpu))
+    return errors
+
+
+def _slurm_gpu_errors(gpu: str) -> Errors:
+    """Slurm is asked for GPUs of a type with those that its operator gives a worker."""
+    if not cluster_gpus("slurm", 1):
+        why = "Workers on slurm are given no GPUs here (COUNTERFLOW_SLURM_GPUS_PER_WORKER); leave this out."
+        return {"resources.gpu": [why]}
+    if not NAME.fullmatch(gpu):
+        return {
+            "resources.gpu": ["The name of a GPU type as Slurm's gres.conf has it: letters, digits, '_', '.', '-'."]
+        }
+    return {}
 
 
 def _policy_errors(resources: dict[str, Any]) -> Errors:
@@ -55,6 +71,14 @@ def market_errors(resources: dict[str, Any]) -> Errors:
             known = sorted(set(offers.values_list("region", flat=True)))
             return {"resources.regions": [f"No machine is offered in {', '.join(where)}; there is {', '.join(known)}."]}
         offers = there
+    if gpu := str(resources.get("gpu") or ""):
+        types = sorted(set(offers.values_list("instance_type", flat=True)))
+        have = [name for name in types if has_gpu(name, gpu)]
+        if not have:
+            return {
+                "resources.gpu": [f"No machine is offered with {gpu}; there is {', '.join(map(gpu_words, types))}."]
+            }
+        offers = offers.filter(instance_type__in=have)
     if (most := resources.get("max_price")) is not None:
         lowest = _lowest_usd(offers)
         if lowest is not None and float(most) < lowest:
@@ -66,7 +90,12 @@ def market_errors(resources: dict[str, Any]) -> Errors:
 def lowest_usd_per_hour(resources: dict[str, Any]) -> float | None:
     """The lowest price of late of a machine that the job file allows, or None where none is known."""
     offers = _offers(resources)
-    return _lowest_usd(offers.filter(region__in=where) if (where := resources.get("regions")) else offers)
+    if where := resources.get("regions"):
+        offers = offers.filter(region__in=where)
+    if gpu := str(resources.get("gpu") or ""):
+        types = set(offers.values_list("instance_type", flat=True))
+        offers = offers.filter(instance_type__in=[name for name in types if has_gpu(name, gpu)])
+    return _lowest_usd(offers)
 
 
 def _offers(resources: dict[str, Any]) -> QuerySet[Offer]:

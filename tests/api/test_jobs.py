@@ -55,6 +55,15 @@ rules: {{shard_loss: {{min_gap: 0.4}}}}
     assert job.config["snapshot"]["check_every"] == 50
 
 
+def test_shards_of_several_datasets_are_refused_with_what_to_do_instead():
+    cast = make_cast()
+    make_dataset(cast.team, name="one"), make_dataset(cast.team, name="two")
+    body = {"name": "tune", "model": "tiny:1m", "goal": {"steps": 10}, "datasets": [{"name": "one"}, {"name": "two"}]}
+    answer = client_for(cast.team, cast.operator).post("/api/v1/jobs/", body)
+    assert answer.status_code == 400
+    assert "A job trains on the shards of one dataset, and 2 are named" in str(answer.json()["fields"]["datasets"])
+
+
 def test_an_unknown_name_in_a_job_file_is_refused_and_named():
     cast = make_cast()
     answer = client_for(cast.team, cast.operator).post(

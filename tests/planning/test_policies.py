@@ -6,6 +6,7 @@ import datetime as dt
 import io
 import json
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,15 +19,18 @@ from django.utils import timezone
 from forecasting.policies.registry import PLANNING_POOL, PROGRAMME
 from jobs.epoch import plans_tick
 from jobs.errors import Invalid
-from jobs.models import Command, Decision, Job, MarketPast, PlanState, PolicyWeights
+from jobs.models import Command, Decision, Job, MarketPast, Offer, PlanState, PolicyWeights
 from jobs.previews import job_preview
+from jobs.selectors.offers import offer_to_ask
 from jobs.services.job_changes import job_change
 from jobs.services.jobs import job_submit
 from jobs.services.market_pasts import KEEP, pasts_prune
-from jobs.services.resources import resource_errors
+from jobs.services.resources import lowest_usd_per_hour, resource_errors
 from tests.api.http import client_for
-from tests.factories import NOW, make_cast, make_team
+from tests.factories import NOW, make_attempt, make_cast, make_job, make_team
 from tests.planning.world import hold, make_market, on_demand_offer, planned_job, train
+from trainer_client.backends.slurm import SlurmBackend
+from workers.launch_specs import launch_spec
 from workers.policies import policies_tick
 
 pytestmark = pytest.mark.django_db
@@ -164,7 +168,7 @@ def test_machines_are_bought_only_where_and_for_what_the_file_says() -> None:
         ({"spot_policy": "never", "max_price": 2}, "max_price", "was $3 an hour"),
         ({"policy": "Guess"}, "policy", "Unknown policy"),
         ({"policy": "AHAP(99,9,0.8)"}, "policy", "at most 24 slots"),
-        ({"gpu": "H100"}, "gpu", "chosen by price"),
+        ({"gpu": "H100"}, "gpu", "No machine is offered with H100; there is sim-1x."),
         ({"spot_policy": "auto", "policy": "SpotFirst"}, "policy", "name a spot_policy"),
     ],
 )
@@ -172,6 +176,45 @@ def test_what_nothing_could_match_is_refused_with_what_there_is(resources: Any, 
     make_market(spot=4)
     (errors,) = (resource_errors({"spot_policy": "prefer", **resources}, "local")[f"resources.{field}"],)
     assert hint in errors[0]
+
+
+def test_a_job_is_planned_on_machines_with_the_gpu_it_asks_for_and_on_no_others() -> None:
+    make_market(spot=4)
+    Offer.objects.update(instance_type="g5.xlarge")
+    h100 = make_market(spot=4, zone="b", price=2.0)
+    Offer.objects.filter(instance_type="sim-1x").update(instance_type="p5.4xlarge")
+    job = planned_job(hours=6.0, resources={"gpu": "h-100"})
+    other, none = planned_job(hours=6.0), planned_job(hours=6.0, resources={"gpu": "B200"})
+    assert job_preview(job=job, now=NOW).first_spot == 4
+    plans_tick(now=NOW)
+    assert Command.objects.get(job=job, kind="procure").args["offer"] == str(h100.uuid)
+    assert Command.objects.get(job=other, kind="procure").args["offer"] != str(h100.uuid)
+    assert not Command.objects.filter(job=none, kind="procure").exists()
+    assert PlanState.objects.get(job=none).waits_for == "waits for an offer with B200"
+    asked = offer_to_ask(job=job, is_spot=True)
+    assert asked == h100
+    known = {"spot_policy": "prefer", "gpu": "B200"}
+    assert resource_errors(known, "local") == {
+        "resources.gpu": ["No machine is offered with B200; there is g5.xlarge (A10G), p5.4xlarge (H100)."]
+    }
+    for gpu in ("H100", "p5", "P5.4xlarge"):
+        assert resource_errors({"spot_policy": "prefer", "gpu": gpu}, "local") == {}
+    assert lowest_usd_per_hour({"spot_policy": "only", "gpu": "H100"}) == 2.0
+
+
+def test_a_gpu_is_passed_on_to_slurm_and_refused_in_words_where_it_cannot_be(settings: Any) -> None:
+    settings.BACKENDS = ("local", "slurm", "kubernetes")
+    asked = {"gpu": "a100"}
+    assert "are given no GPUs here" in resource_errors(asked, "slurm")["resources.gpu"][0]
+    settings.CLUSTER_GPUS_PER_WORKER = {"slurm": 2}
+    assert resource_errors(asked, "slurm") == {}
+    assert "gres.conf" in resource_errors({"gpu": "a100:8,other"}, "slurm")["resources.gpu"][0]
+    assert "its operator's to say" in resource_errors(asked, "kubernetes")["resources.gpu"][0]
+    job = make_job(status="queued", backend="slurm", config={"resources": asked})
+    spec = launch_spec(make_attempt(job, running=False)[0])
+    assert spec.gpu == "a100"
+    words = SlurmBackend(gpus_per_worker=2)._words(spec, Path("/run"))
+    assert "--gpus-per-task=a100:2" in words
 
 
 def test_what_can_be_matched_is_accepted() -> None:

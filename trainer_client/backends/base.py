@@ -28,6 +28,7 @@ class LaunchSpec:
 
     `claim` makes the launch idempotent; `grace_s` is what ranks get between SIGTERM and SIGKILL. `spot`: may it run on machines
     that others can take back: `never`, `prefer` or `only`. `machines`: of each rank, where machines were bought for the launch.
+    `gpu`: the type of its GPUs, as the cluster names it; empty: any.
     """
 
     claim: str
@@ -41,6 +42,7 @@ class LaunchSpec:
     tags: dict[str, str] = field(default_factory=dict)
     spot: str = "never"
     machines: Sequence[str] = ()
+    gpu: str = ""
 
     def __post_init__(self) -> None:
         if self.spot not in SPOT:

@@ -101,7 +101,7 @@ class SlurmBackend(Restarting):
         if partition := self._partition(spec):
             words.append(f"--partition={partition}")
         if self.gpus_per_worker:
-            words.append(f"--gpus-per-task={self.gpus_per_worker}")
+            words.append(f"--gpus-per-task={spec.gpu + ':' if spec.gpu else ''}{self.gpus_per_worker}")
         return words + self.arguments
 
     def _partition(self, spec: LaunchSpec) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rest_framework import serializers
 
 from jobs.scheduler.priority import MAX_PRIORITY
@@ -81,7 +83,9 @@ class JobNew(Input):
     name = serializers.CharField(max_length=120)
     model = serializers.CharField(max_length=300, help_text="A path, a hub id, or tiny:4m")
     dataset = serializers.UUIDField(required=False, help_text="Or datasets, with names")
-    datasets = DatasetPart(many=True, required=False, min_length=1, max_length=1)  # type: ignore[call-arg]
+    datasets = DatasetPart(  # type: ignore[call-arg]
+        many=True, required=False, min_length=1, help_text="One: a job trains on the shards of one dataset"
+    )
     weights = serializers.DictField(child=serializers.FloatField(min_value=0, max_value=1e6), required=False)
     goal = GoalPart(required=False)
     goal_steps = serializers.IntegerField(min_value=1, max_value=100_000_000, required=False)
@@ -110,6 +114,14 @@ class JobNew(Input):
     run = serializers.CharField(max_length=20_000, required=False)
     submit = serializers.BooleanField(default=False, help_text="Submit at once")
     dry_run = serializers.BooleanField(default=False, help_text="Check and plan; create nothing")
+
+    def validate_datasets(self, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if len(value) > 1:
+            raise serializers.ValidationError(
+                f"A job trains on the shards of one dataset, and {len(value)} are named: upload all shards to one dataset, and "
+                "weigh them there or with its weights here (0 leaves one out)."
+            )
+        return value
 
 
 class JobChange(Input):
