@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping, Sequence
 
 from django.conf import settings
 
@@ -11,6 +12,7 @@ from forecasting.policies.epoch import spot_only_outlook
 from jobs.models import Decision, Job
 from jobs.plan_facts import Epoch, facts_of, past_read
 from jobs.plan_offers import spot_left
+from jobs.plan_parts import Failed, each, together
 from jobs.preemptions import rooms_found, rooms_store, rooms_tell, who_took_its_place
 from jobs.priorities import fall_per_usd, priorities_of
 from jobs.scheduler.placing import Frame, placed
@@ -35,7 +37,8 @@ from jobs.selectors.refusals import offer_refusals
 from jobs.selectors.spending import LEAVE_S, LOOK_S
 from jobs.selectors.team_budgets import moneys, with_budget
 from jobs.services.epochs import Planned, Seen, not_overtaken, plans_store
-from jobs.services.plans import CALM, plans_claim
+from jobs.services.plan_claims import Claim, plans_claim, plans_failed, plans_release
+from jobs.services.plans import CALM
 from jobs.services.policy_weights import kinds_want
 
 
@@ -43,29 +46,52 @@ def plans_tick(*, now: dt.datetime) -> list[Decision]:
     """Plan every job that is due. The first line is all that a tick costs when nothing is."""
     if not (due := plans_due(now=now)):
         return []
-    return epoch_run(now=now, why=plans_claim(ids=due, now=now, every_s=float(settings.PLAN_EVERY_S)))
+    return epoch_run(now=now, claim=plans_claim(ids=due, now=now, every_s=float(settings.PLAN_EVERY_S)))
 
 
-def epoch_run(*, now: dt.datetime, why: dict[int, str]) -> list[Decision]:
-    """Plan the jobs in `why` (id -> what it was asked for) and store what comes of it. Returns the new decisions."""
-    jobs = planned_jobs()
-    wanted = [job for job in jobs if job.pk in why]
+def epoch_run(*, now: dt.datetime, claim: Claim) -> list[Decision]:
+    """Plan the jobs of a claim and store what comes of it. Returns the new decisions.
+
+    A job whose plan fails stops no other: it is told of on the job and tried later, then apart from those that did not fail.
+    """
+    failed: Failed = {}
+    well = [pk for pk in claim.why if pk not in claim.failed]
+    ill = [pk for pk in claim.why if pk in claim.failed]
+    made = [
+        decision
+        for ids in (well, ill)
+        for decision in together(lambda part: _epoch(part, claim, failed, now), ids, failed)
+    ]
+    plans_failed(claim=claim, errors=failed, now=now)
+    return made
+
+
+def _epoch(ids: Sequence[int], claim: Claim, failed: Failed, now: dt.datetime) -> list[Decision]:
+    """Plan some jobs of a claim together; those that fail by themselves are added to `failed`."""
+    jobs, asked = planned_jobs(), set(ids)
+    wanted = [job.pk for job in jobs if job.pk in asked]
     if not wanted:
         return []
     epoch = epoch_read(now=now, jobs=jobs)
-    facts = [past_read(epoch, facts_of(epoch, epoch.rows[job.pk])) for job in wanted]
+    facts = each(lambda pk: past_read(epoch, facts_of(epoch, epoch.rows[pk])), wanted, failed)
     kinds_want(wanted=epoch.kinds.values(), now=now)
-    found = wishes(facts, epoch.markets, now.timestamp())
-    ranks = priorities_of(epoch, {job.pk: one for job, one in zip(wanted, facts, strict=True)})
-    in_order = sorted(zip(wanted, facts, found, strict=True), key=lambda part: -ranks[part[0].pk].effective)
-    planned = [
-        _planned(epoch, epoch.rows[job.pk], one, pair, why[job.pk], ranks[job.pk]) for job, one, pair in in_order
-    ]
-    planned = not_overtaken(planned, now)
-    rooms, groundless = rooms_found(epoch, planned)
+    found = dict(together(lambda part: _wishes(epoch, facts, part), list(facts), failed))
+    ranks = priorities_of(epoch, {pk: facts[pk] for pk in found})
+    in_order = sorted(found, key=lambda pk: -ranks[pk].effective)
+    planned = each(
+        lambda pk: _planned(epoch, epoch.rows[pk], facts[pk], found[pk], claim.why[pk], ranks[pk]), in_order, failed
+    )
+    ours = not_overtaken(list(planned.values()), now)
+    plans_release(claim=claim, ids=planned.keys() - {one.rows.job.pk for one in ours}, now=now)
+    rooms, groundless = rooms_found(epoch, ours)
     made = rooms_store(rooms=rooms, groundless=groundless, now=now)
-    rooms_tell(epoch, planned, made)
-    return made + plans_store(planned=planned, now=now)
+    rooms_tell(epoch, ours, made)
+    return made + plans_store(planned=ours, claim=claim, now=now)
+
+
+def _wishes(epoch: Epoch, facts: Mapping[int, PlanFacts], ids: Sequence[int]) -> list[tuple[int, tuple[Wish, Wish]]]:
+    found = wishes([facts[pk] for pk in ids], epoch.markets, epoch.now.timestamp())
+    return list(zip(ids, found, strict=True))
 
 
 def epoch_read(*, now: dt.datetime, jobs: list[Job]) -> Epoch:

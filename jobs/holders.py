@@ -9,6 +9,7 @@ from django.db.models import Max
 
 from jobs.models import Attempt, Snapshot
 from jobs.plan_facts import Epoch, facts_of
+from jobs.plan_parts import each
 from jobs.scheduler.planner import PlanFacts
 from jobs.scheduler.victims import Holder, Machines
 from jobs.selectors.planning import JobRows
@@ -31,11 +32,14 @@ def holders_read(epoch: Epoch, teams: Collection[int], known: Mapping[int, PlanF
     holding = [rows for team in teams for rows in epoch.by_team[team] if _held(rows, None)]
     saved, savers = _saved_steps(holding), _savers(holding)
     by_team: dict[int, list[tuple[JobRows, Holder]]] = {team: [] for team in teams}
-    for rows in holding:
-        job = rows.job
-        facts = known.get(job.pk) or facts_of(epoch, rows)
-        one = _holder(epoch, rows, facts, saved.get(job.pk), can_save=job.pk in savers)
-        by_team[job.team_id].append((rows, one))
+
+    def holder(pk: int) -> Holder:
+        rows = epoch.rows[pk]
+        return _holder(epoch, rows, known.get(pk) or facts_of(epoch, rows), saved.get(pk), can_save=pk in savers)
+
+    # One whose facts cannot be made gives no room, and does not keep the others from being planned.
+    for pk, one in each(holder, [rows.job.pk for rows in holding], {}).items():
+        by_team[epoch.rows[pk].job.team_id].append((epoch.rows[pk], one))
     return Holders(by_team)
 
 

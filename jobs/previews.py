@@ -13,6 +13,7 @@ from jobs.scheduler.wishes import wishes
 from jobs.selectors.planning import planned_jobs
 from jobs.selectors.plans import JobPlan, job_plan
 from jobs.selectors.promises import job_promises
+from jobs.services.plan_states import moment_of
 
 
 def job_preview(*, job: Job, now: dt.datetime) -> JobPlan:
@@ -44,11 +45,11 @@ def _take_over(plan: JobPlan, job: Job, facts: PlanFacts, wish: Wish, now: dt.da
     plan.duration_s, plan.duration_low_s, plan.duration_high_s = (
         (finish.expected, finish.low, finish.high) if finish else (None, None, None)
     )
-    plan.finish_at = now + dt.timedelta(seconds=finish.expected) if finish else None
+    plan.finish_at = moment_of(finish.expected if finish else None, now)
     if finish is not None and facts.time_left_s is not None:
         plan.deadline_margin_s = facts.time_left_s - finish.expected
     plan.deadline_chance = wish.chance
-    plan.last_safe_at = now + dt.timedelta(seconds=wish.last_safe_s) if wish.last_safe_s is not None else None
+    plan.last_safe_at = moment_of(wish.last_safe_s, now)
     plan.within_budget = band.high <= float(job.budget_usd) if band and job.budget_usd is not None else None
     plan.reasons = [plan.reasons[0], _first_words(wish), wish.sentence]
     if uses_programme(facts):

@@ -17,19 +17,30 @@ WAITS = [
     ("budget", "money"),
     ("machines", "machines that are being started"),
     ("held", "a person to see why no agent spoke on its machines"),
+    ("failed", "a plan that does not fail"),
 ]
+WAITS_LENGTH = 500  # of the words; longer ones are cut with a mark
 MAY_COME = ("quota", "gave_way", "spot")  # when machines of the team have ended
 
 
 class PlanState(models.Model):
-    """One row per planned job: when it is due, why, and the last plan. Only `jobs/services/plans.py` writes it."""
+    """One row per planned job: when it is due, why, and the last plan. Only services write it: plans, plan_claims, epochs."""
 
     job = models.OneToOneField(Job, models.CASCADE, related_name="plan_state")
     due_at = models.DateTimeField(db_index=True)
     why = models.CharField(max_length=200, blank=True, help_text="Why it is planned before its regular time")
+    claim = models.UUIDField(
+        null=True, help_text="Of the epoch that plans it now; until `due_at`, unless somebody asks"
+    )
+    taken = models.CharField(
+        max_length=200, blank=True, help_text="Why the epoch that has not stored its plan was to plan it"
+    )
+    num_failures = models.PositiveSmallIntegerField(default=0, help_text="Plans in a row that could not be made")
     planned_at = models.DateTimeField(null=True)
     changed_at = models.DateTimeField(null=True, help_text="When the wanted numbers of machines last changed")
-    waits_for = models.CharField(max_length=200, blank=True, help_text="Why it has not what it wants, for the queue")
+    waits_for = models.CharField(
+        max_length=WAITS_LENGTH, blank=True, help_text="Why it has not what it wants, for the queue"
+    )
     waits_on = models.CharField(max_length=16, blank=True, choices=WAITS, help_text="What it lacks: one of WAITS")
     priority = models.FloatField(default=0.0, help_text="Effective: jobs/scheduler/priority.py; the queue's order")
     plan = models.JSONField(default=dict, help_text="The last plan: jobs/scheduler/outlook.py")

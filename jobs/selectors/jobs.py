@@ -109,7 +109,7 @@ def queue_places(*, teams: set[int]) -> dict[int, int]:
     One whose machines are on their way has had its turn.
     """
     waiting = Job.objects.filter(team__in=teams, status__in=TO_PLAN, plan_state__isnull=False)
-    waiting = waiting.exclude(plan_state__waits_on__in=("", "machines", "held"))
+    waiting = waiting.exclude(plan_state__waits_on__in=("", "machines", "held", "failed"))
     rows = waiting.order_by("-plan_state__priority", "submitted_at", "pk").values_list("pk", "team_id")
     places: dict[int, int] = {}
     seen: Counter[int] = Counter()

@@ -23,6 +23,7 @@ from jobs.selectors.refusals import Refusals
 from jobs.services.decision_batches import Offered, decisions_propose
 from jobs.services.decisions import decision_withdraw
 from jobs.services.market_pasts import past_keep
+from jobs.services.plan_claims import Claim, plans_confirm
 from jobs.services.plan_states import point_of, state_of
 from jobs.services.plan_waits import noes_tell
 
@@ -61,8 +62,8 @@ class Planned:
     anew: str = ""  # why what is asked already is asked anew
 
 
-def plans_store(*, planned: list[Planned], now: dt.datetime) -> list[Decision]:
-    """Propose what changes, withdraw what no longer holds, keep the plans. Returns the new decisions."""
+def plans_store(*, planned: list[Planned], claim: Claim, now: dt.datetime) -> list[Decision]:
+    """Propose what changes, withdraw what no longer holds, keep the plans, last confirm the claim. Returns the new decisions."""
     made = _decide(planned, now)
     noes_tell(planned=planned)
     states, points = [], []
@@ -77,6 +78,7 @@ def plans_store(*, planned: list[Planned], now: dt.datetime) -> list[Decision]:
         states, update_conflicts=True, unique_fields=["pk"], update_fields=fields, batch_size=500
     )
     PlanPoint.objects.bulk_create(points, ignore_conflicts=True)
+    plans_confirm(claim=claim, ids=[one.rows.job.pk for one in planned])
     return [decision for decisions in made for decision in decisions]
 
 

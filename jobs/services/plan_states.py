@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from forecasting.outlook import Band
 from jobs.models import Decision, PlanPoint, PlanState
+from jobs.models.plans import WAITS_LENGTH
 from jobs.scheduler.planner import PlanFacts, uses_programme
 from jobs.services.plan_waits import waits_for
+from jobs.services.plans import shortened
 
 if TYPE_CHECKING:
     from jobs.services.epochs import Planned
 
 POINTS = 400  # of a job's life, before they are spaced wider
+FAR_S = 3.15e8  # ten years: what lies farther off, ahead or behind, is told as that
 
 
 def state_of(one: Planned, made: list[Decision], now: dt.datetime) -> PlanState:
@@ -22,7 +25,7 @@ def state_of(one: Planned, made: list[Decision], now: dt.datetime) -> PlanState:
     state = one.rows.state or PlanState.objects.get(job=one.rows.job)
     state.planned_at = now
     state.waits_on, words = waits_for(one, made)
-    state.waits_for = words[:200]
+    state.waits_for = shortened(words, WAITS_LENGTH)
     state.priority = one.priority.effective
     state.plan = _told(one, state.plan, now)
     return state
@@ -100,7 +103,13 @@ def _moments(band: Band | None, now: dt.datetime) -> dict[str, str | None] | Non
 
 
 def _moment(seconds: float | None, now: dt.datetime) -> str | None:
-    return None if seconds is None else (now + dt.timedelta(seconds=min(seconds, 3.15e8))).isoformat()
+    at = moment_of(seconds, now)
+    return None if at is None else at.isoformat()
+
+
+def moment_of(seconds: float | None, now: dt.datetime) -> dt.datetime | None:
+    """So many seconds from now, as far as dates go: an end that never comes, or a safe moment before all time, is far off."""
+    return None if seconds is None else now + dt.timedelta(seconds=max(-FAR_S, min(seconds, FAR_S)))
 
 
 def point_of(one: Planned, state: PlanState, now: dt.datetime) -> PlanPoint | None:
@@ -119,8 +128,8 @@ def point_of(one: Planned, state: PlanState, now: dt.datetime) -> PlanPoint | No
         spent_usd=facts.spent_usd,
         spot=facts.held_spot,
         on_demand=facts.held_on_demand,
-        finish_at=now + dt.timedelta(seconds=min(finish.expected, 3.15e8)) if finish else None,
+        finish_at=moment_of(finish.expected if finish else None, now),
         cost_usd=facts.spent_usd + wish.cost.expected if wish.cost else None,
         chance=wish.chance,
-        last_safe_at=now + dt.timedelta(seconds=wish.last_safe_s) if wish.last_safe_s is not None else None,
+        last_safe_at=moment_of(wish.last_safe_s, now),
     )

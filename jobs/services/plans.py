@@ -1,8 +1,10 @@
-"""Plans: asked for, due, claimed by one epoch. What the epoch finds is stored by `jobs/services/epochs.py`."""
+"""Plans are asked for here, taken by one epoch in `plan_claims.py`, and what it finds is stored by `epochs.py`."""
 
 from __future__ import annotations
 
 import datetime as dt
+
+from django.db.models import Case, F, Q, QuerySet, Value, When
 
 from jobs.models import Job, PlanState, Team
 from jobs.models.plans import MAY_COME
@@ -18,11 +20,30 @@ CALM = ("", FIRST, PACE_CHANGED, ROOM, APPROVED, PRICE_MOVED)  # reasons that ar
 MAX_ASKED = 8  # that wait for room are planned at once; the others at their time
 
 
+def shortened(words: str, length: int) -> str:
+    """At most so many characters, with a mark where some are left out."""
+    return words if len(words) <= length else words[: length - 1].rstrip() + "…"
+
+
 def plan_ask(*, job: Job, now: dt.datetime, why: str) -> None:
-    """Have a job planned at once and not only at its regular time. Harmless to repeat; the first reason stays."""
-    state, is_new = PlanState.objects.get_or_create(job=job, defaults={"due_at": now, "why": why[:200]})
+    """Have a job planned at once and not only at its regular time. Harmless to repeat.
+
+    The first reason that cannot wait stays; a calm one gives way to it, also where the job is due already or being planned.
+    """
+    _, is_new = PlanState.objects.get_or_create(job=job, defaults={"due_at": now, "why": shortened(why, 200)})
     if not is_new:
-        PlanState.objects.filter(pk=state.pk, due_at__gt=now).update(due_at=now, why=why[:200])
+        _ask(PlanState.objects.filter(job=job), now, shortened(why, 200))
+
+
+def _ask(rows: QuerySet[PlanState], now: dt.datetime, why: str) -> None:
+    """One statement. A job whose last plan failed is not hurried by what can wait."""
+    is_calm = why in CALM
+    hurried = Q(due_at__gt=now) & (Q(num_failures=0) | Q(claim__isnull=False) if is_calm else Q())
+    gives_way = Q(why="") if is_calm else Q(why__in=CALM)
+    rows.filter(hurried | gives_way).update(
+        due_at=Case(When(hurried, then=Value(now)), default=F("due_at")),
+        why=Case(When(gives_way, then=Value(why)), default=F("why")),
+    )
 
 
 def plans_ask_waiting(*, team: Team, now: dt.datetime) -> None:
@@ -30,7 +51,7 @@ def plans_ask_waiting(*, team: Team, now: dt.datetime) -> None:
     waiting = PlanState.objects.filter(waits_on__in=MAY_COME, job__team=team, job__status__in=TO_PLAN, due_at__gt=now)
     first = list(waiting.order_by("-priority", "job__submitted_at", "pk").values_list("pk", flat=True)[:MAX_ASKED])
     if first:
-        PlanState.objects.filter(pk__in=first, due_at__gt=now).update(due_at=now, why=ROOM)
+        _ask(PlanState.objects.filter(pk__in=first), now, ROOM)
 
 
 def plan_change_noted(*, job: Job, now: dt.datetime) -> None:
@@ -46,16 +67,3 @@ def pace_check(*, job: Job, step_time_s: float, now: dt.datetime) -> None:
     known = plan.get("step_time_s")
     if known is None or abs(step_time_s / known - 1) > PACE_MOVE:
         plan_ask(job=job, now=now, why=PACE_CHANGED)
-
-
-def plans_claim(*, ids: list[int], now: dt.datetime, every_s: float) -> dict[int, str]:
-    """Take the jobs that are due: job id -> why it was asked for. Their next regular time is set at once.
-
-    So whoever asks while the epoch is at work makes the job due again and is not forgotten.
-    """
-    known = dict(PlanState.objects.filter(job__in=ids).values_list("job_id", "due_at"))
-    missing = [PlanState(job_id=pk, due_at=now, why=FIRST) for pk in ids if pk not in known]
-    PlanState.objects.bulk_create(missing, ignore_conflicts=True)
-    due = dict(PlanState.objects.filter(job__in=ids, due_at__lte=now).values_list("job_id", "why"))
-    PlanState.objects.filter(job__in=due, due_at__lte=now).update(due_at=now + dt.timedelta(seconds=every_s), why="")
-    return due
