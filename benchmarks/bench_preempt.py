@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chaos import TRACE, TRAINING, world
+from chaos_world import TRACE, TRAINING, world
 from installation import REPO, Installation
 
 EVERY = 100_000  # steps between snapshots: none but those of a notice, so that what is not saved is seen

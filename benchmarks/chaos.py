@@ -1,7 +1,8 @@
 """Seeded faults on a whole installation, and what must hold after each trial.
 
 A trial is a planned job on machines of the simulated cloud, with faults at random moments, and now and then a cancel. In most of
-them its orders are a person's; every `--planned`-th is left to the planner, whose on-demand waits for a rule's yes. The trainer is
+them its orders are a person's, approved over REST; every `--planned`-th is left to the planner, whose on-demand waits for a rule's
+yes, within a quota and a budget. Two zones, of which now one and now the other takes machines away. The trainer is
 a stand-in that speaks the real protocol; every `--real`-th trial trains a model. Processes are those of `make up` with a second
 beat beside them; `--own-services`: on a PostgreSQL and a Redis that are killed and started again, too. After a trial: no approved
 decision lost or done twice, no machine left and none unknown, the ledger equal to the provider's own bill, one trainer at a time,
@@ -30,19 +31,14 @@ import psutil
 from chaos_checks import check_patiently, failures, stuck
 from chaos_faults import Faults, clock_in, end, second_beat
 from chaos_services import Services
+from chaos_world import MOVING, TRAINING, approver_token, world
+from chaos_yes import Yeses
 from installation import REPO, Installation
 
 STUCK_S, STUCK_REAL_S = 240.0, 900.0  # a loaded machine takes a minute to start a real trainer
 STEPS, PLANNED_STEPS = (25, 60), (60, 150)
 POLICIES = ("StochasticProgram", "UniformProgress", "OnDemandOnly", "SpotFirst")
-TRAINING = {"global_batch": 6, "micro_batch": 1, "seq_len": 32, "snapshot_every": 50, "export_every": 100_000}
-TRACE = {
-    "gap_s": 300,
-    "past_ticks": 12,
-    "zones": {
-        "east-1a": {"region": "east-1", "on_demand_usd_per_hour": 3.0, "price": [1.0, 1.1, 1.25, 1.1], "availability": [12] * 4},
-    },
-}  # fmt: skip
+BUDGET_USD = "500"  # of a planned job: reserved, never reached
 
 
 @dataclass
@@ -60,6 +56,7 @@ class Trial:
     took_s: float = 0.0
     wrong: list[str] = field(default_factory=list)
     is_planned: bool = False  # by the planner; else by this script
+    unsaid: list[Any] = field(default_factory=list)  # decisions to which the yes has not been answered yet
 
     def tell(self, text: str) -> None:
         self.story.append(f"{time.monotonic() - self.started:.1f} s {text}")
@@ -84,7 +81,7 @@ def trial_new(number: int, words: argparse.Namespace, worlds: list[Any], faults:
         file["run"] = f"{sys.executable} -m benchmarks.chaos_trainer {goal}"
     job = job_create(
         dataset=dataset, name=f"trial-{number}", model="tiny:60k", goal_steps=goal, num_workers=2, deadline=deadline,
-        now=now, config=file, user=user, training=TRAINING,
+        now=now, config=file, user=user, training=TRAINING, budget_usd=BUDGET_USD if is_planned else None,
     )  # fmt: skip
     job_submit(job=job, now=now)
     trial = Trial(number, rng, job, user, time.monotonic(), is_planned=is_planned)
@@ -109,29 +106,34 @@ def _order(rng: random.Random) -> tuple[str, int, int]:
 
 
 def decide(trial: Trial, kind: str, spot: int, on_demand: int) -> None:
-    """A decision that a person asked for and approved."""
+    """A decision that a person asks for and will say yes to."""
     from django.utils import timezone
 
     from jobs.scheduler.proposal import Proposal
-    from jobs.services.approvals import decision_approve
     from jobs.services.decisions import decision_propose
 
-    now = timezone.now()
     proposal = Proposal(
         rule="chaos", kind=kind, subject=f"machines:{len(trial.story)}", sentence=f"{kind} {spot}+{on_demand}",
         args={"spot": spot, "on_demand": on_demand}, evidence={}, direction="forward",
     )  # fmt: skip
-    decision = decision_propose(job=trial.job, proposal=proposal, now=now, requested_by=trial.user)
+    decision = decision_propose(job=trial.job, proposal=proposal, now=timezone.now(), requested_by=trial.user)
     if decision is not None and decision.status == "proposed":
-        decision_approve(decision=decision, now=now, user=trial.user)
+        trial.unsaid.append(decision)
     trial.tell(f"{kind} {spot}+{on_demand}")
 
 
-def step_patiently(trial: Trial, faults: Faults) -> bool:
+def say_yes(trial: Trial, yeses: Yeses) -> None:
+    """In the order of the decisions, each until it has been answered."""
+    while trial.unsaid and (became := yeses.say(trial.unsaid[0])):
+        trial.tell(f"{trial.unsaid.pop(0)}: {became}")
+
+
+def step_patiently(trial: Trial, faults: Faults, yeses: Yeses) -> bool:
     """The same, if the database is there."""
     from django.db import InterfaceError, OperationalError, close_old_connections
 
     try:
+        say_yes(trial, yeses)
         return step(trial, faults)
     except (InterfaceError, OperationalError):
         trial.tell("the database was away")
@@ -169,6 +171,7 @@ def step(trial: Trial, faults: Faults) -> bool:
         open_commands = trial.job.commands.filter(status__in=("issued", "claimed"))
         return (
             not trial.plan
+            and not trial.unsaid
             and not trial.job.instances.exclude(status="terminated").exists()
             and not open_commands.exists()
         )
@@ -185,12 +188,17 @@ def _babysit(trial: Trial) -> None:
 
     held = holdings(trial.job)
     waits = trial.job.commands.filter(kind__in=ALLOCATIONS, status__in=("issued", "claimed")).exists()
-    if not waits and not held.usable and not held.requested_spot + held.requested_on_demand and trial.story:
+    if (
+        not waits
+        and not trial.unsaid
+        and not held.usable
+        and not held.requested_spot + held.requested_on_demand
+        and trial.story
+    ):
         decide(trial, "procure", 1, 0)
 
 
-def run(words: argparse.Namespace, faults: Faults) -> list[Trial]:
-    worlds = [world("chaos", is_planned=False), world("planned", is_planned=True)]
+def run(words: argparse.Namespace, faults: Faults, yeses: Yeses, worlds: list[Any]) -> list[Trial]:
     waiting = list(range(1, words.trials + 1))
     live: list[Trial] = []
     over: list[Trial] = []
@@ -198,7 +206,7 @@ def run(words: argparse.Namespace, faults: Faults) -> list[Trial]:
         while waiting and len(live) < words.parallel:
             live.append(trial_new(waiting.pop(0), words, worlds, faults))
         for trial in list(live):
-            done = step_patiently(trial, faults)
+            done = step_patiently(trial, faults, yeses)
             trial.took_s = time.monotonic() - trial.started
             if not done and trial.took_s < (STUCK_S if "run" in trial.job.config else STUCK_REAL_S):
                 continue
@@ -212,33 +220,6 @@ def run(words: argparse.Namespace, faults: Faults) -> list[Trial]:
             print(f"trial {trial.number}: {trial.job.status} after {trial.took_s:.0f} s, {state}", flush=True)
         time.sleep(0.25)
     return over
-
-
-def world(name: str, *, is_planned: bool) -> tuple[Any, Any, Any]:
-    """A team with an approver, and a dataset with one shard; its planner works, or only watches."""
-    from django.contrib.auth import get_user_model
-    from django.utils import timezone
-
-    from jobs.machines import ALLOCATIONS
-    from jobs.models import Dataset, Member, Team
-    from jobs.services.events import SYSTEM
-    from jobs.services.rules import rule_set
-    from jobs.services.shards import revision_create, shard_create
-
-    now = timezone.now()
-    team = Team.objects.create(name=name.capitalize(), slug=name)
-    user = get_user_model().objects.create_user(username=name, email=f"{name}@example.org")
-    Member.objects.create(team=team, user=user, role="admin")
-    dataset = Dataset.objects.create(team=team, name=name)
-    shard = shard_create(dataset=dataset, key="s", category="docs", source="chaos", now=now)
-    samples = [{"id": str(n), "prompt": "p", "response": "r"} for n in range(4)]
-    revision_create(shard=shard, samples=samples, origin="upload", now=now)
-    silence: dict[str, Any] = {"default_answer": "approve", "default_after_s": 2}
-    if is_planned:
-        rule_set(team=team, kind="switch_to_on_demand", autonomy="ask_default", now=now, actor=SYSTEM, **silence)
-    for kind in () if is_planned else ALLOCATIONS:
-        rule_set(team=team, kind=kind, autonomy="off", now=now, actor=SYSTEM)
-    return team, user, dataset
 
 
 def main() -> int:
@@ -270,7 +251,7 @@ def chaos(words: argparse.Namespace, services: Services | None) -> int:
     if clock is None:
         print("No C compiler is installed: the clock does not jump.", flush=True)
     trace = install.folder / "trace.json"
-    trace.write_text(json.dumps(TRACE))
+    trace.write_text(json.dumps(MOVING))
     market = f"trace={trace},factor=120,boot_s=0.3,notice_s=6,end_s=0.2"
     os.environ.update(
         COUNTERFLOW_MARKET=market, COUNTERFLOW_ALLOW_JOB_COMMANDS="1", COUNTERFLOW_COMMAND_LEASE_S="3",
@@ -285,11 +266,13 @@ def chaos(words: argparse.Namespace, services: Services | None) -> int:
         provider = SimClient(install.folder / "market")
         faults = Faults(psutil.Process(install.process.pid), provider, services, clock)
         beat = second_beat({**os.environ, **jumping}, REPO)
+        worlds = [world("chaos", is_planned=False), world("planned", is_planned=True)]
+        yeses = Yeses(install.address, approver_token(*worlds[0][:2]))
         try:
-            trials = run(words, faults)
+            trials = run(words, faults, yeses, worlds)
         finally:
             end(beat)
-        result = summary(words, trials, faults, time.monotonic() - begun)
+        result = summary(words, trials, faults, time.monotonic() - begun) | {"yeses": dict(yeses.said)}
         if words.keep:
             import shutil
 

@@ -15,7 +15,7 @@ import time
 import urllib.request
 from typing import Any
 
-from chaos import TRACE, world
+from chaos_world import TRACE, approver_token, world
 from installation import Installation
 
 FILE = {"resources": {"spot_policy": "prefer", "nodes": {"min": 1, "max": 2}}}
@@ -29,7 +29,6 @@ def held_jobs(num: int) -> tuple[list[Any], str]:
     from jobs.services.events import SYSTEM
     from jobs.services.jobs import job_create
     from jobs.services.rules import rule_set
-    from jobs.services.tokens import token_create
 
     team, user, dataset = world("held", is_planned=False)
     now = timezone.now()
@@ -48,8 +47,7 @@ def held_jobs(num: int) -> tuple[list[Any], str]:
         for i in range(num)
     ]
     Job.objects.filter(pk__in=[job.pk for job in jobs]).update(status="paused")
-    secret = token_create(team=team, user=user, name="bench", scopes=["read", "operate", "approve"], now=now)[1]
-    return list(Job.objects.filter(pk__in=[job.pk for job in jobs]).select_related("team")), secret
+    return list(Job.objects.filter(pk__in=[job.pk for job in jobs]).select_related("team")), approver_token(team, user)
 
 
 def until_done(rows: Any, within_s: float) -> None:
