@@ -179,6 +179,8 @@ def frame_of(epoch: Epoch, rows: JobRows, facts: PlanFacts, effective: float, *,
     own = max(rows.gpus(), rows.ordered)
     others, kept = epoch.gpus[team.pk] - own, epoch.kept_for_others(rows.job, effective)
     words = f"team quota: {others} of {team.max_gpus} GPUs are with other jobs"
+    if fixed := epoch.unplanned.gpus.get(team.pk):
+        words += f", {fixed} of them with jobs of fixed size or paused ones, which make no room"
     if team.max_gpus is not None:
         free = max(0, team.max_gpus - others)
         machines_left = max(free - kept, min(rows.staying, free))
