@@ -21,7 +21,7 @@ from trainer_client.flushing import Flush
 from trainer_client.frozen import frozen_digests
 from trainer_client.kept import flags_of
 from trainer_client.partialstep import PartialStep
-from trainer_client.snapshots import Measured, Snapshot, step_of
+from trainer_client.snapshots import Measured, Snapshot, SnapshotCorrupt, step_of
 from trainer_client.staging import Staging
 from trainer_client.training_state import (
     capture_rng,
@@ -240,8 +240,19 @@ class StateSaver:
             return measured
 
         snapshot = self.store.write(head["step"], fill, details, micro_step=head["micro_step"])
-        self.store.verify(snapshot.path, from_disk=True)
+        try:
+            self.store.verify(snapshot.path, from_disk=True)
+        except SnapshotCorrupt as error:
+            self._refuse(snapshot, str(error))
+            raise
         self._announce(snapshot, head, time.perf_counter() - draft.begun_at)
+
+    def _refuse(self, snapshot: Snapshot, why: str) -> None:
+        """It is not what was written: it counts no more, so that no good one is deleted for it."""
+        self.store.set_aside(snapshot.name)
+        fields: dict[str, Any] = {"snapshot": snapshot.name, "step": snapshot.step, "micro_step": snapshot.micro_step}
+        fields["uri"] = self.store.uri_of(snapshot.name)
+        self._trainer.session.report_snapshot(kind="gradient", status="corrupt", detail=why, **fields)
 
     def _announce(self, snapshot: Snapshot, head: dict[str, Any], save_s: float) -> None:
         """It has been read back: tell, and delete the oldest."""

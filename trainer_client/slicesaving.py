@@ -33,6 +33,7 @@ from trainer_client.slicefiles import (
     write_slices,
 )
 from trainer_client.slices import local
+from trainer_client.snapshots import Snapshot, SnapshotCorrupt
 from trainer_client.staging import Staging
 from trainer_client.training_state import model_state, write_head, write_tensors
 
@@ -78,7 +79,10 @@ class SliceSaver(StateSaver):
             if self._talk.rank == 0:
                 self.store.abandon(folder, error)
             raise
-        self._all(lambda: self.store.verify(snapshot.path, from_disk=True, only=self._is_own))
+        wrong = next((text for text in self._all(lambda: self._misread(snapshot)) if text), "")
+        if wrong:
+            self._first(lambda: self._refuse(snapshot, wrong))
+            raise SnapshotCorrupt(wrong)
         self._first(lambda: self._announce(snapshot, head, time.perf_counter() - draft.begun_at))
 
     def _write_own(self, folder: Path, draft: Draft, flush: Flush) -> dict[str, Any]:
@@ -102,6 +106,14 @@ class SliceSaver(StateSaver):
         files |= {slice_file(rank): entry for rank, entry in enumerate(measured)}
         publish = self.store.publish
         return publish(folder, head["step"], details, files, flush=flush, micro_step=head["micro_step"]), head
+
+    def _misread(self, snapshot: Snapshot) -> str:
+        """What this rank finds wrong with its part on the disk, or nothing."""
+        try:
+            self.store.verify(snapshot.path, from_disk=True, only=self._is_own)
+        except SnapshotCorrupt as error:
+            return str(error)
+        return ""
 
     def _is_own(self, name: str) -> bool:
         """Whether this rank reads that file back: its own, and on rank 0 what is nobody's."""

@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,50 @@ def test_an_export_that_fails_with_a_foreign_error_is_reported_as_such(tmp_path:
     assert [(fields["status"], fields["detail"]) for fields in told] == [("corrupt", "Unreachable: no room")]
 
 
+def _misread(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """As copies and in slices, what the disk holds of the snapshot of step 4 is not what was written; what is reported of it."""
+    from tests.trainer.worlds import training
+
+    found: dict[str, list[dict[str, Any]]] = {}
+    for parallel, file in (("ddp", "tensors.pt"), ("fsdp", "slices-0001.pt")):
+        told = found[parallel] = []
+
+        def prepare(trainer: Any, file: str = file, told: Any = told) -> None:
+            verify = trainer.saver.store.verify
+
+            def damaged(path: Path, **kwargs: Any) -> Any:
+                if path.name.startswith("step-000004"):
+                    content = bytearray((path / file).read_bytes())
+                    content[-200] ^= 255
+                    (path / file).write_bytes(content)
+                return verify(path, **kwargs)
+
+            if trainer.session.rank == (0 if file == "tensors.pt" else 1):
+                trainer.saver.store.verify = damaged
+            trainer.session.report_snapshot = lambda **fields: told.append(fields)
+
+        config = base_config(folder, gradient_snapshot_dir=folder / parallel, snapshot_every=2, parallel=parallel)
+        assert training(replace(config, steps=6), prepare) == 0
+    return found
+
+
+def test_a_snapshot_that_is_not_read_back_as_it_was_written_is_set_aside_and_pushes_no_good_one_out(
+    folder: Path,
+) -> None:
+    ranks = run_world(2, _misread, folder, folder=folder)
+    for parallel, told in ranks[0].items():
+        names = sorted(path.name for path in (folder / parallel).glob("*step-*"))
+        assert [name[: name.index("step-") + 11] for name in names] == [
+            "corrupt-step-000004",
+            "step-000002",
+            "step-000006",
+        ]
+        (corrupt,) = [fields for fields in told if fields["status"] == "corrupt"]
+        assert corrupt["step"] == 4
+        assert "checksum differs" in corrupt["detail"]
+        assert not [fields for fields in told if fields["status"] == "deleted"]
+
+
 def _taken_over(folder: Path) -> int:
     """A newer attempt takes over while the third step is done."""
     from tests.trainer.worlds import training
@@ -296,8 +341,6 @@ FAULTS = {
 
 def _resumed_over(folder: Path, config: Any) -> dict[str, dict[str, Any]]:
     """On both ranks, for each fault in a copy of the folder: where the run went on from and what was said."""
-    from dataclasses import replace
-
     from trainer_client.agreement import Agreement
 
     found = {}
