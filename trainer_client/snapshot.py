@@ -72,6 +72,8 @@ def found_at(where: str, cache: Path) -> Snapshot:
     base, _, last = where.rstrip("/").rpartition("/")
     if NAME.match(last):
         store, name = open_store(base or ".", cache=cache), last
+        if not store.has(name):
+            raise NothingThere(f"no snapshot at {where}")
     else:
         store = open_store(where, cache=cache)
         name = _newest(store, where)

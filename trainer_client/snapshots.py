@@ -185,6 +185,10 @@ class SnapshotStore:
                     on_corrupt(path, str(error))
         return None
 
+    def has(self, name: str) -> bool:
+        """Whether anything lies under that name, good or not."""
+        return (self.root / name).exists()
+
     def obtain(self, path: Path, only: Chosen = every_file) -> Snapshot:
         """A candidate, verified, with its files at `path` on this machine."""
         return self.verify(path, only=only)

@@ -96,6 +96,9 @@ class UrlStore(SnapshotStore):
             return int(manifest.get("micro_step", 0)), float(manifest.get("written_at", 0.0))
         return 2**31, 0.0
 
+    def has(self, name: str) -> bool:
+        return bool(self._files.exists(self._at(name)))
+
     def obtain(self, path: Path, only: Chosen = every_file) -> Snapshot:
         """Copy it to this machine and verify the copy."""
         manifest = self._manifest(path.name)

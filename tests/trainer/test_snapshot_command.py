@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from trainer_client.saving import proof
 from trainer_client.snapshot import main
 from trainer_client.snapshot_content import PIECE_ELEMENTS, content_of, differences
 from trainer_client.snapshots import Snapshot
-from trainer_client.stores import open_store
+from trainer_client.stores import UrlStore, open_store
 from trainer_client.training_state import TENSORS, write_state
 
 
@@ -127,8 +128,21 @@ def test_diff_holds_hardly_more_than_one_tensor_at_a_time(tmp_path: Path) -> Non
 @pytest.mark.parametrize("where", ["", "nowhere", "step-000001-abcd"])
 def test_where_nothing_is_it_says_what_was_looked_for(tmp_path, capsys, where):
     code, text = said(capsys, "verify", tmp_path / where)
-    assert code in (1, 2)
-    assert "no snapshot" in text or "no readable manifest" in text
+    assert (code, "no snapshot" in text) == (2, True)
+
+
+@pytest.mark.parametrize("kind", ["folder", "memory://"])
+def test_what_is_there_without_a_manifest_is_corrupt_and_what_is_not_there_is_nothing(tmp_path, capsys, kind):
+    where = tmp_path if kind == "folder" else f"memory://{uuid.uuid4()}"
+    snapshot = save(where, cache=tmp_path / "cache")
+    store = open_store(where, cache=tmp_path / "cache")
+    if isinstance(store, UrlStore):
+        store._files.rm_file(store._at(snapshot.name, MANIFEST))
+    else:
+        (snapshot.path / MANIFEST).unlink()
+    for verb in ("verify", "show"):
+        assert said(capsys, verb, f"{where}/{snapshot.name}")[0] == 1
+        assert said(capsys, verb, f"{where}/step-000009-abcd")[0] == 2
 
 
 def test_it_reads_object_stores_and_leaves_nothing_behind(capsys, tmp_path, monkeypatch):
