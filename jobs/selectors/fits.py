@@ -55,7 +55,10 @@ def fit_settings(training: dict[str, Any], fidelity: str) -> FitSettings:
     try:
         given: dict[str, Any] = {name: int(training[name]) for name in names if training.get(name) is not None}
         again = training.get("recompute") == "layers"
-        words = {"precision": str(training.get("dtype") or "fp32"), "method": str(training.get("method") or "sft")}
+        words: dict[str, Any] = {
+            "precision": str(training.get("dtype") or "fp32"),
+            "method": str(training.get("method") or "sft"),
+        }
         return FitSettings(**given, **words, recompute=again, fidelity=fidelity)
     except (TypeError, OverflowError) as error:
         raise ValueError("batch, sequence length and LoRA rank are whole numbers") from error
