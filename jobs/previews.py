@@ -13,6 +13,7 @@ from jobs.scheduler.wishes import wishes
 from jobs.selectors.planning import planned_jobs
 from jobs.selectors.plans import JobPlan, job_plan
 from jobs.selectors.promises import job_promises
+from jobs.selectors.team_budgets import Money, team_money
 from jobs.services.plan_states import moment_of
 
 
@@ -22,7 +23,16 @@ def job_preview(*, job: Job, now: dt.datetime) -> JobPlan:
     if is_planned(job):
         _plan_anew(plan, job, now)
     plan.reasons += job_promises(job=job)
+    if job.team.budget_usd is not None:
+        plan.reasons.append(_month_words(team_money(team=job.team, now=now)))
     return plan
+
+
+def _month_words(money: Money) -> str:
+    return (
+        f"Of its team's ${money.budget_usd:,.2f} for {money.month.name} ${money.left_usd:,.2f} are left beside what is spent and "
+        "what is kept for what runs; what does not fit waits."
+    )
 
 
 def _plan_anew(plan: JobPlan, job: Job, now: dt.datetime) -> None:

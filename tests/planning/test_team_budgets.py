@@ -15,6 +15,7 @@ from django.utils import timezone
 from jobs.epoch import plans_tick
 from jobs.errors import Conflict
 from jobs.models import Attempt, Command, Event, Instance, Job, PlanState, Team
+from jobs.previews import job_preview
 from jobs.selectors.jobs import job_lines
 from jobs.selectors.reserves import refusal
 from jobs.selectors.team_budgets import month_of, start_refusal, team_money
@@ -263,3 +264,12 @@ def test_a_place_in_a_clusters_queue_is_kept_at_the_price_of_the_nodes_it_waits_
     money = team_money(team=team, now=later(5000))
     assert (money.spent_usd, money.usd_per_hour) == (Decimal(0), Decimal(6))
     assert money.reserved_usd == Decimal(6 * START_S) / 3600
+
+
+def test_a_plan_before_the_start_says_what_the_team_has_left() -> None:
+    team = team_with("10", spent="8")
+    hold(planned_job(team), make_market(spot=4), 1)
+    words = "Of its team's $10.00 for 2026-10 $1.82 are left beside what is spent"
+    for job in (make_job(team), planned_job(team)):
+        assert job_preview(job=job, now=NOW).reasons[-1].startswith(words)
+    assert not any("left beside" in reason for reason in job_preview(job=make_job(), now=NOW).reasons)
