@@ -37,7 +37,7 @@ def _tiny_model(folder: Path) -> str:
 def test_an_example_is_preempted_and_resumed_by_other_workers_and_reports_each_step_once(
     tmp_path: Path, example: str
 ) -> None:
-    """Real processes, a real SIGTERM to one of them; two workers, then one."""
+    """Real processes: two workers, until one of them gets a real SIGTERM; then one, until it is told to leave for a resize."""
     config = WRITE[example](tmp_path, COUNTS)
     (model,) = run_world(1, _tiny_model, tmp_path, folder=tmp_path)
     backend, lefts = LocalBackend(tmp_path / "root"), [0]
@@ -49,9 +49,12 @@ def test_an_example_is_preempted_and_resumed_by_other_workers_and_reports_each_s
             handle = backend.launch(LaunchSpec(name, "j1", f"a{name}", command, env, world, str(tmp_path / name)))
             reached = lefts[-1] + 3
             eventually(lambda at=reached: any(row["step"] >= at for row in server.state.rows("steps")), 120.0)
-            os.kill(backend.poll(handle).workers[-1].pid or 0, signal.SIGTERM)
+            if world == 2:
+                os.kill(backend.poll(handle).workers[-1].pid or 0, signal.SIGTERM)
+            else:
+                server.state.directives = [{"id": "d1", "action": "resize", "args": {"num_workers": 3}}]
             seen = backend.wait(handle, 60.0)
-            assert (seen.exit_code, seen.failure_class) == (81, None)
+            assert (seen.exit_code, seen.failure_class) == (81 if world == 2 else 80, None)
             assert seen.result is not None
             lefts.append(seen.result["step"])
             totals = server.state.shard_totals()
