@@ -6,16 +6,21 @@ row holds as many whole samples as there is room for.
 
 from __future__ import annotations
 
+import copy
+import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 
+from trainer_client.batchesahead import PER_WORKER, BatchesAhead, Visit, Wanted
 from trainer_client.mixture import MixtureError, Plan, ShardedMixture
+from trainer_client.samplefaults import fault_of
 from trainer_client.sharddata import ShardSet
 
 if TYPE_CHECKING:
@@ -56,6 +61,7 @@ class SampleEncoder(ABC):
 
     def __init__(self) -> None:
         self._cache: OrderedDict[tuple[int, int, int], Any] = OrderedDict()
+        self._lock = threading.Lock()
 
     @abstractmethod
     def encode(self, samples: Sequence[dict[str, Any]]) -> list[Any]:
@@ -65,15 +71,22 @@ class SampleEncoder(ABC):
     def collate(self, encoded: Sequence[Any]) -> tuple[dict[str, Any], int]:
         """`fields` and `num_supervised` of a micro-batch of these."""
 
+    def for_thread(self) -> Self:
+        """One for another thread: a copy, as a tokenizer is not to be used by two at a time, that shares what was encoded."""
+        return copy.deepcopy(self, {id(self._cache): self._cache, id(self._lock): self._lock})
+
     def cached(self, keys: Sequence[tuple[int, int, int]], read: Callable[[int], dict[str, Any]]) -> list[Any]:
         """The encoded samples `keys` [N] = (shard, revision, sample); `read(n)` gives the n-th where it is not at hand."""
-        missing = {key: place for place, key in enumerate(keys) if key not in self._cache}
-        for key, encoded in zip(missing, self.encode([read(place) for place in missing.values()]), strict=True):
-            self._cache[key] = encoded
-        found = [self._cache[key] for key in keys]
-        while len(self._cache) > MAX_CACHED:
-            self._cache.popitem(last=False)
-        return found
+        with self._lock:
+            found = {key: self._cache[key] for key in keys if key in self._cache}
+        missing = {key: place for place, key in enumerate(keys) if key not in found}
+        encoded = self.encode([read(place) for place in missing.values()])
+        new = dict(zip(missing, encoded, strict=True))
+        with self._lock:
+            self._cache |= new
+            while len(self._cache) > MAX_CACHED:
+                self._cache.popitem(last=False)
+        return [new[key] if key in new else found[key] for key in keys]
 
 
 class Encoder(SampleEncoder):
@@ -172,11 +185,28 @@ class BatchSource:
         *,
         micro_batch: int,
         transform: Transform | None = None,
+        num_workers: int = 0,
     ) -> None:
-        """`transform(sample, rng)` augments a sample on the fly; rng depends on seed, sample and epoch only."""
+        """`transform(sample, rng)` augments a sample on the fly; rng depends on seed, sample and epoch only.
+
+        `num_workers` threads read, augment, encode and collate the next micro-batches ahead, which changes none of them.
+        """
         self.mixture, self.shards, self.encoder = mixture, shards, encoder
         self.micro_batch = micro_batch
         self._transform = transform
+        self._num_workers = num_workers
+        self._batches_ahead: BatchesAhead | None = None
+
+    def read_ahead(self, num_workers: int) -> None:
+        """From now on with that many threads."""
+        self.close()
+        self._num_workers = num_workers
+
+    def close(self) -> None:
+        """Drop what was made ahead."""
+        if self._batches_ahead is not None:
+            self._batches_ahead.close()
+        self._batches_ahead = None
 
     def align(self) -> list[str]:
         """Bring the samples into line with a mixture that was resumed, whose order counts; what is to be said about it.
@@ -201,31 +231,69 @@ class BatchSource:
         return -(-len(plan) // self.micro_batch)
 
     def build(self, plan: Plan, indices: Sequence[int], micro_batch: int | None = None) -> list[MicroBatch]:
-        """The micro-batches with these places in the global batch; `micro_batch` samples each, if not as usual."""
-        size = micro_batch or self.micro_batch
-        bounds = [(index * size, min((index + 1) * size, len(plan))) for index in indices]
-        rows = [row for start, stop in bounds for row in range(start, stop)]
-        encoded = dict(zip(rows, self._encoded(plan, rows), strict=True))
-        return [
-            self.micro(index, [encoded[row] for row in range(start, stop)], plan.shard[start:stop])
-            for index, (start, stop) in zip(indices, bounds, strict=True)
-        ]
+        """The micro-batches with these places in the global batch; `micro_batch` samples each, if not as usual.
+
+        `SampleFault` names a sample that cannot be made ready.
+        """
+        wanted = [self._wanted(plan, index, micro_batch or self.micro_batch) for index in indices]
+        ahead = self._batches_ahead
+        ready = {item.index: found for item in wanted if ahead and (found := ahead.take(item)) is not None}
+        missing = [item for item in wanted if item.index not in ready]
+        ready |= zip([item.index for item in missing], self._made(missing, self.encoder), strict=True)
+        self._look_ahead(plan, indices)
+        return [ready[index] for index in indices]
 
     def micro(self, index: int, encoded: Sequence[Any], shard: np.ndarray) -> MicroBatch:
         """Encoded samples [N] that belong to `shard` [N], together."""
         fields, num_supervised = self.encoder.collate(encoded)
         return MicroBatch(index, fields, np.asarray(shard), num_supervised)
 
-    def _encoded(self, plan: Plan, rows: Sequence[int]) -> list[Any]:
-        places = [(int(plan.shard[row]), int(plan.sample[row])) for row in rows]
-        if self._transform is not None:
-            return self.encoder.encode([self._augmented(plan, row) for row in rows])
-        keys = [(shard, self.shards.revision[shard], sample) for shard, sample in places]
-        return self.encoder.cached(keys, lambda place: self.shards.read(*places[place]))
+    def _wanted(self, plan: Plan, index: int, size: int) -> Wanted:
+        rows = slice(index * size, (index + 1) * size)
+        shards, samples, epochs = (part[rows].tolist() for part in (plan.shard, plan.sample, plan.epoch))
+        visits = zip(shards, samples, epochs, strict=True)
+        return Wanted(
+            plan.step, index, tuple(Visit(shard, self.shards.revision[shard], *rest) for shard, *rest in visits)
+        )
 
-    def _augmented(self, plan: Plan, row: int) -> dict[str, Any]:
+    def _look_ahead(self, plan: Plan, indices: Sequence[int]) -> None:
+        """Let the same places of the global batches to come be made: those of the next step, of more where that is little."""
+        if not self._num_workers or not indices:
+            return
+        if self._batches_ahead is None:
+            self._batches_ahead = BatchesAhead(
+                self._num_workers, lambda wanted, encoder: self._made([wanted], encoder)[0], self.encoder
+            )
+        num_steps = -(-PER_WORKER * self._num_workers // len(indices))
+        following = self.mixture.ahead(plan.step, num_steps)
+        expected = (self._wanted(later, index, self.micro_batch) for later in following for index in indices)
+        self._batches_ahead.expect([item for item in expected if item.visits])
+
+    def _made(self, wanted: Sequence[Wanted], encoder: SampleEncoder) -> list[MicroBatch]:
+        """These micro-batches, encoded in one call."""
+        visits = [visit for item in wanted for visit in item.visits]
+        try:
+            encoded = iter(self.encoded(visits, encoder))
+            collated = [encoder.collate(list(islice(encoded, len(item.visits)))) for item in wanted]
+        except Exception as error:
+            raise fault_of(error, visits, self, encoder) from error
+        return [
+            MicroBatch(
+                item.index, fields, np.array([visit.shard for visit in item.visits], dtype=np.int64), num_supervised
+            )
+            for item, (fields, num_supervised) in zip(wanted, collated, strict=True)
+        ]
+
+    def encoded(self, visits: Sequence[Visit], encoder: SampleEncoder) -> list[Any]:
+        """These samples, as they are laid into micro-batches."""
+        if self._transform is not None:
+            return encoder.encode([self._augmented(visit) for visit in visits])
+        keys = [(visit.shard, visit.revision, visit.sample) for visit in visits]
+        return encoder.cached(keys, lambda place: self.shards.read(keys[place][0], keys[place][2]))
+
+    def _augmented(self, visit: Visit) -> dict[str, Any]:
         """A sample through the transform, with randomness that depends on seed, sample and epoch only."""
         assert self._transform is not None
-        shard, sample = int(plan.shard[row]), int(plan.sample[row])
-        seed = self.mixture.sample_seed(shard, sample, int(plan.epoch[row]))
-        return self._transform(self.shards.read(shard, sample), np.random.Generator(np.random.Philox(key=seed)))
+        seed = self.mixture.sample_seed(visit.shard, visit.sample, visit.epoch)
+        rng = np.random.Generator(np.random.Philox(key=seed))
+        return self._transform(self.shards.read(visit.shard, visit.sample), rng)

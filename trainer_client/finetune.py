@@ -146,7 +146,7 @@ def training_fields(config: FinetuneConfig) -> dict[str, Any]:
         "disable_tqdm": True,
         "activation_checkpointing": config.recompute == "layers",
         "activation_checkpointing_kwargs": {"use_reentrant": False},
-        "dataloader_num_workers": 0,
+        "dataloader_num_workers": config.loader_workers,
     }
 
 

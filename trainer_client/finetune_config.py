@@ -57,6 +57,7 @@ class FinetuneConfig:
     recompute: str = RECOMPUTE[0]
     check_every: int = 50
     async_snapshots: bool = False
+    loader_workers: int = 0
     method: str = "sft"
     beta: float = 0.1
     weights: dict[str, float] = field(default_factory=dict)
@@ -65,7 +66,15 @@ class FinetuneConfig:
         """Raise `ConfigError` naming the first flag that is out of range."""
         for name in ("steps", "global_batch", "micro_batch", "check_every"):
             _require(getattr(self, name) >= 1, name, "must be at least 1")
-        for name in ("snapshot_every", "export_every", "eval_every", "lora", "max_gpus", "warmup_steps"):
+        for name in (
+            "snapshot_every",
+            "export_every",
+            "eval_every",
+            "lora",
+            "max_gpus",
+            "warmup_steps",
+            "loader_workers",
+        ):
             _require(getattr(self, name) >= 0, name, "must not be negative")
         _require(self.seq_len >= 8, "seq_len", "must be at least 8")
         _require(0 < self.lr < 10, "lr", "must lie between 0 and 10")
@@ -132,6 +141,7 @@ def parser() -> argparse.ArgumentParser:
         ("lora_alpha", int, "LoRA alpha, 0 for twice the rank"),
         ("snapshot_every", int, "steps between snapshots, 0 for none"),
         ("check_every", int, "micro-steps between looks for snapshot directives inside a step"),
+        ("loader_workers", int, "threads of each worker that make the next micro-batches ahead, 0 for none"),
         ("export_every", int, "steps between exports of the weights, 0 for none"),
         ("eval_every", int, "steps between evaluations, 0 for none"),
         ("eval_fraction", float, "share of each shard held out for evaluation"),

@@ -63,8 +63,25 @@ class ReadAhead:
 
     def __init__(self, datasets: Sequence[DataSet], num_threads: int) -> None:
         self.datasets = datasets
-        self._threads = ThreadPoolExecutor(num_threads, "counterflow-data") if num_threads else None
+        self._num_threads = num_threads
+        self._threads: ThreadPoolExecutor | None = None
         self._expected: dict[tuple[int, int], Future[Any]] = {}
+
+    @property
+    def is_used(self) -> bool:
+        return self._num_threads > 0
+
+    def use(self, num_threads: int) -> None:
+        """From now on with that many."""
+        self.close()
+        self._num_threads = num_threads
+
+    def close(self) -> None:
+        """Drop what is not begun."""
+        self._expected = {}
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads = None
 
     def read(self, shard: int, sample: int) -> Any:
         """The sample; an error of its reading is raised here."""
@@ -73,8 +90,7 @@ class ReadAhead:
 
     def expect(self, keys: Sequence[tuple[int, int]]) -> None:
         """These will be asked for next."""
-        if self._threads is None:
-            return
+        self._threads = self._threads or ThreadPoolExecutor(self._num_threads, "counterflow-data")
         kept, self._expected = self._expected, {}
         for shard, sample in keys:
             known = kept.pop((shard, sample)) if (shard, sample) in kept else None
@@ -132,14 +148,20 @@ class IndexedSource(BatchSource):
         super().__init__(mixture, _DataSets(self._ahead), _Collator(collate), micro_batch=micro_batch)  # type: ignore[arg-type]
 
     def build(self, plan: Plan, indices: Sequence[int], micro_batch: int | None = None) -> list[MicroBatch]:
-        """As `BatchSource`'s; then the same places of the next step's global batch are read ahead, where they are known."""
+        """As `BatchSource`'s; then the same places of the next step's global batch are read ahead."""
         found = super().build(plan, indices, micro_batch)
-        following = self.mixture.planned(plan.step + 1)
-        if following is not None:
-            places = [range(index * self.micro_batch, (index + 1) * self.micro_batch) for index in indices]
-            rows = [row for place in places for row in place if row < len(following)]
-            self._ahead.expect([(int(following.shard[row]), int(following.sample[row])) for row in rows])
+        if self._ahead.is_used:
+            (following,) = self.mixture.ahead(plan.step, 1)
+            visits = [visit for index in indices for visit in self._wanted(following, index, self.micro_batch).visits]
+            self._ahead.expect([(visit.shard, visit.sample) for visit in visits])
         return found
+
+    def read_ahead(self, num_workers: int) -> None:
+        """That many threads read ahead, as `num_threads`; samples are collated where they are asked for."""
+        self._ahead.use(num_workers)
+
+    def close(self) -> None:
+        self._ahead.close()
 
     def align(self) -> list[str]:
         """As `BatchSource`'s. Which data sets there are is fixed when a run begins; each of them may grow."""

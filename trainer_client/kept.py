@@ -28,7 +28,7 @@ ON_RESUME: dict[str, tuple[str, ...]] = {
     "refused": ("steps", "method", "beta", "dtype", "lora", "lora_alpha", "eval_fraction"),
     "of the attempt": (
         "shard_config", "gradient_snapshot_dir", "snapshot_url", "run_dir", "scheduler_endpoint", "max_gpus", "spot_threshold",
-        "resume", "refuse_snapshots",
+        "resume", "refuse_snapshots", "loader_workers",
     ),
 }  # fmt: skip
 _ARGUMENTS = {"lr_schedule": "lr_scheduler_type", "warmup_steps": "warmup_steps", "max_grad_norm": "max_grad_norm"}

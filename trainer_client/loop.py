@@ -141,6 +141,8 @@ class ElasticLoop:
         except Exception as error:  # whatever ended the training is the last thing the server must hear
             log.exception("training failed")
             return self._end("failed", 1, "".join(traceback.format_exception_only(error)).strip())
+        finally:
+            self.source.close()
 
     def resume(self, loaded: LoadedState, fall_back: FallBack | None = None) -> None:
         """Go on from `loaded`; `run` does so by itself."""

@@ -124,9 +124,13 @@ class ShardedMixture:
             self._block = self._plan_block()
         return self._block[step - self._start]
 
-    def planned(self, step: int) -> Plan | None:
-        """What `plan(step)` will give unless a change comes before; None where that is not worked out yet."""
-        return next((plan for plan in self._block if plan.step == step), None)
+    def ahead(self, step: int, num_steps: int) -> list[Plan]:
+        """What `plan` will give for the `num_steps` steps after `step`, the current one, unless a change comes before."""
+        if step + num_steps >= self._start + len(self._block):
+            self._commit(step)
+            self._block = self._plan_block(num_steps + 1)
+        first = step + 1 - self._start
+        return self._block[first : first + num_steps]
 
     # -- changing -----------------------------------------------------------------------------------------------------
 
@@ -247,9 +251,9 @@ class ShardedMixture:
         self._block = self._block[step - self._start :]
         self._start = step
 
-    def _plan_block(self) -> list[Plan]:
+    def _plan_block(self, at_least: int = 1) -> list[Plan]:
         """Plans of the next S steps; a pure function of the state at its first step."""
-        num_steps = int(np.clip(DRAWS_PER_BLOCK // self._global_batch, 1, MAX_STEPS_PER_BLOCK))
+        num_steps = max(at_least, min(DRAWS_PER_BLOCK // self._global_batch, MAX_STEPS_PER_BLOCK))
         steps = np.arange(self._start, self._start + num_steps, dtype=np.uint64)
         weight = np.where(self._paused, 0.0, self._weight)
         shard = shards_drawn(weight, steps, self._global_batch, self.seed)

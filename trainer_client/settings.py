@@ -20,7 +20,6 @@ OWN_EVALUATION = (
 OF_THE_LOOP = {
     "fp16": "a loss scale is not part of a snapshot; use bf16",
     "num_train_epochs": "a run is max_steps long, as the mixture has no end of its own; source.steps_of(epochs) says how many",
-    "dataloader_num_workers": "each worker reads and encodes its own samples",
     "train_sampling_strategy": "the mixture gives the order of samples",
     "eval_strategy": OWN_EVALUATION,
     "eval_on_start": OWN_EVALUATION,
@@ -62,6 +61,8 @@ def check_args(trainer: BidirectionalMixin) -> None:
     if trainer.adds_router_loss():
         raise SettingRefused("a router's auxiliary loss is a mean over a micro-batch: set router_aux_loss_coef=0.0")
     fit_to_slices(trainer)
+    if args.dataloader_num_workers:
+        trainer.source.read_ahead(args.dataloader_num_workers)
     args._n_gpu = min(args.n_gpu, 1)  # a process has one device; nn.DataParallel would split micro-batches
     args.logging_nan_inf_filter = False  # the filter would show a clean curve over a ruined run
 

@@ -1,4 +1,4 @@
-"""Files of samples: JSONL, CSV, text, Parquet. Opened once, indexed by position, read one sample at a time.
+"""Files of samples: JSONL, CSV, text, Parquet. Opened once, indexed by position, read one sample at a time, by any thread.
 
 A sample is a dict in one of the forms of `sampleforms`. Errors name file and line.
 """
@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import mmap
+import threading
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -128,15 +129,18 @@ class ParquetRows:
         counts = [self._file.metadata.row_group(at).num_rows for at in range(self._file.num_row_groups)]
         self._offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self._held: tuple[int, list[dict[str, Any]]] = (-1, [])
+        self._lock = threading.Lock()  # samples are read by several threads
 
     def __len__(self) -> int:
         return int(self._offsets[-1])
 
     def read(self, index: int) -> dict[str, Any]:
         group = int(np.searchsorted(self._offsets, index, side="right")) - 1
-        if self._held[0] != group:
-            self._held = (group, self._file.read_row_group(group).to_pylist())
-        return self._form(self._held[1][index - int(self._offsets[group])], f"{self._name}: row {index + 1}")
+        with self._lock:
+            if self._held[0] != group:
+                self._held = (group, self._file.read_row_group(group).to_pylist())
+            row = self._held[1][index - int(self._offsets[group])]
+        return self._form(row, f"{self._name}: row {index + 1}")
 
 
 def _csv_rows(path: Path) -> list[tuple[int, dict[str, Any]]]:

@@ -139,6 +139,8 @@ class BidirectionalMixin(_Base):
             self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
             self.is_in_train = False
             return None
+        finally:
+            self.source.close()
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
         # Gradients are exchanged by `accumulation`: a model that also did it by itself would count them twice.

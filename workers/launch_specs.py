@@ -23,7 +23,7 @@ from workers import rundirs
 # Settings of a job that are flags of the launcher under the same name.
 FLAGS = (
     "global_batch", "micro_batch", "lr", "seq_len", "seed", "lora", "snapshot_every", "export_every", "eval_every",
-    "eval_fraction", "warmup_steps", "weight_decay", "max_grad_norm",
+    "eval_fraction", "warmup_steps", "weight_decay", "max_grad_norm", "loader_workers",
 )  # fmt: skip
 
 

@@ -42,6 +42,7 @@ TRAINING_RANGES: dict[str, tuple[float, float, bool]] = {
     "export_every": (1, 10_000_000, True),
     "eval_every": (0, 10_000_000, True),  # steps between looks at held-out samples, 0 for none
     "eval_fraction": (0, 0.9, False),  # of each shard that is held out
+    "loader_workers": (0, 64, True),  # threads of each worker that make micro-batches ahead, 0 for none
     "warmup_steps": (0, 10_000_000, True),
     "weight_decay": (0, 10.0, False),
     "max_grad_norm": (0, 1e9, False),  # to clip to, 0 for none

@@ -76,6 +76,11 @@ def test_what_was_chosen_is_carried_into_the_job_and_its_launch() -> None:
     assert {name: words[words.index(f"--{name}") + 1] for name in CHOSEN} == CHOSEN
 
 
+def test_threads_that_read_ahead_come_from_the_job_file_into_the_launch() -> None:
+    words = launch_command(make_attempt(make_job(training={"loader_workers": 3}), running=False)[0])
+    assert words[words.index("--loader_workers") + 1] == "3"
+
+
 def test_the_live_plan_goes_by_the_pace_of_jobs_of_the_same_layout() -> None:
     cast, job, _ = small_world()
     client, now = signed_in(cast.operator), timezone.now()

@@ -13,7 +13,6 @@ from tests.trainer.worlds import base_config, build_idle_trainer, run_world, tra
 SETTINGS: list[dict[str, Any]] = [
     {"fp16": True},
     {"num_train_epochs": 2},
-    {"dataloader_num_workers": 2},
     {"train_sampling_strategy": "group_by_length"},
     {"auto_find_batch_size": True},
     {"eval_strategy": "steps"},

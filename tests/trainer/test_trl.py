@@ -29,7 +29,7 @@ def test_sft_is_resized_inside_a_step_and_loses_nothing(tmp_path: Path) -> None:
             "sliced_lora_one": Course((1,), (), slices | {"dtype": "bf16", "lora": 4}),
             "sliced_lora": Course((3, 2), ((1, 0),), slices | {"dtype": "bf16", "lora": 4}),
             "one": Course((1,)),
-            "resized": Course((2, 1, 3), ((1, 0), (1, 2))),
+            "resized": Course((2, 1, 3), ((1, 0), (1, 2)), {"loader_workers": 2}),
             "bf16": Course((1,), (), {"fidelity": "exact", "dtype": "bf16", "lora": 4}),
             "bf16_resized": Course((3, 2), ((1, 0),), {"fidelity": "exact", "dtype": "bf16", "lora": 4}),
         },
