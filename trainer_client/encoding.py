@@ -225,7 +225,7 @@ class BatchSource:
 
     def steps_of(self, epochs: float) -> int:
         """Optimizer steps in which as many samples come as `epochs` times all shards hold."""
-        return -int(-epochs * sum(self.mixture.num_samples().values()) // self.mixture.global_batch)
+        return self.mixture.steps_of(epochs)
 
     def num_micro_batches(self, plan: Plan) -> int:
         return -(-len(plan) // self.micro_batch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -47,8 +48,9 @@ def run_worker(config: FinetuneConfig) -> int:
 def _train(config: FinetuneConfig, session: Session) -> int:
     trainer = build_trainer(config, session, load_shard_config(config.shard_config))
     if session.rank == 0:
+        planned = replace(config, steps=int(trainer.args.max_steps))
         config.run_dir.mkdir(parents=True, exist_ok=True)
-        write_durably(config.run_dir / "config.json", json.dumps(config.public(), indent=1).encode())
+        write_durably(config.run_dir / "config.json", json.dumps(planned.public(), indent=1).encode())
     return run_trainer(trainer, resume=config.resume, refused=config.refused())
 
 
@@ -60,6 +62,7 @@ def build_trainer(config: FinetuneConfig, session: Session, entries: list[ShardE
     mixture = ShardedMixture(
         shards.counts(), global_batch=config.global_batch, seed=config.seed, weights=weights, paused=paused
     )
+    config = replace(config, steps=mixture.steps_of(config.epochs)) if config.epochs else config
     model, tokenizer = obtain_model(
         config.model,
         shards.texts(),

@@ -31,6 +31,7 @@ class FinetuneConfig:
     max_gpus: int = 0
     spot_threshold: float = 0.7
     steps: int = 300
+    epochs: float = 0.0
     global_batch: int = 16
     micro_batch: int = 8
     seq_len: int = 256
@@ -76,6 +77,7 @@ class FinetuneConfig:
             "loader_workers",
         ):
             _require(getattr(self, name) >= 0, name, "must not be negative")
+        _require(0 <= self.epochs < float("inf"), "epochs", "must not be negative (0: a number of steps)")
         _require(self.seq_len >= 8, "seq_len", "must be at least 8")
         _require(0 < self.lr < 10, "lr", "must lie between 0 and 10")
         _require(0 < self.beta < float("inf"), "beta", "must be above 0")
@@ -93,7 +95,7 @@ class FinetuneConfig:
 
     def flags(self) -> dict[str, Any]:
         """What the options and arguments of a trainer do not hold, for its snapshots."""
-        names = ("model", "method", "seq_len", "dtype", "lora", "layout", "recompute", "eval_fraction")
+        names = ("model", "epochs", "method", "seq_len", "dtype", "lora", "layout", "recompute", "eval_fraction")
         alpha = self.lora and (self.lora_alpha or 2 * self.lora)
         beta = {"beta": self.beta} if self.method == "dpo" else {}
         return {name: getattr(self, name) for name in names} | {"lora_alpha": alpha} | beta
@@ -129,6 +131,7 @@ def parser() -> argparse.ArgumentParser:
     add("--run_dir", type=Path, help="logs, spool, markers (default COUNTERFLOW_RUN_DIR or GRADIENT_SNAPSHOT_DIR/run)")
     for name, kind, text in (
         ("steps", int, "optimizer steps"),
+        ("epochs", float, "in the place of --steps: passes over the samples that there are at the start, 0 for none"),
         ("global_batch", int, "samples of an optimizer step, over all workers"),
         ("micro_batch", int, "samples of one forward pass"),
         ("seq_len", int, "tokens of a sample at most"),

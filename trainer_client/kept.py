@@ -25,7 +25,7 @@ ON_RESUME: dict[str, tuple[str, ...]] = {
         "model", "micro_batch", "seq_len", "layout", "recompute", "fidelity", "parallel", "on_nonfinite", "snapshot_every",
         "export_every", "eval_every", "check_every", "async_snapshots",
     ),
-    "refused": ("steps", "method", "beta", "dtype", "lora", "lora_alpha", "eval_fraction"),
+    "refused": ("steps", "epochs", "method", "beta", "dtype", "lora", "lora_alpha", "eval_fraction"),
     "of the attempt": (
         "shard_config", "gradient_snapshot_dir", "snapshot_url", "run_dir", "scheduler_endpoint", "max_gpus", "spot_threshold",
         "resume", "refuse_snapshots", "loader_workers",
@@ -51,6 +51,12 @@ def settings_given(trainer: BidirectionalMixin) -> Settings:
     rate = _first(getattr(trainer.lr_scheduler, "base_lrs", None)) if is_loop else float(args.learning_rate)
     decay = _decay(trainer.optimizer.param_groups) if is_loop else float(args.weight_decay)
     return flags_of(trainer) | _settings(mixture, args.seed, rate, decay)
+
+
+def keep_end(trainer: BidirectionalMixin, head: Mapping[str, Any]) -> None:
+    """A run of epochs ends where it was to end when it began, whatever its files have gained since."""
+    if trainer.options.flags.get("epochs"):
+        trainer.args.max_steps = int(head["planned_steps"])
 
 
 def take_over(trainer: BidirectionalMixin, given: Settings, head: Mapping[str, Any]) -> None:

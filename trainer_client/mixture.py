@@ -97,6 +97,10 @@ class ShardedMixture:
         """Samples of each shard's present revision."""
         return {name: self._order.size(index) for name, index in self._index.items()}
 
+    def steps_of(self, epochs: float) -> int:
+        """Optimizer steps in which as many samples come as `epochs` times all shards hold now."""
+        return max(1, -int(-epochs * sum(self.num_samples().values()) // self._global_batch))
+
     def begun_with(self) -> dict[str, int | None]:
         """Samples of each shard when the run began; 0 of one that was added since, None where others have taken their place."""
         sizes: dict[str, int | None] = dict(self.num_samples())

@@ -28,6 +28,7 @@ from trainer_client.controls import MixtureControls
 from trainer_client.encoding import BatchSource, MicroBatch
 from trainer_client.evaluation import evaluate_now, evaluation_tell
 from trainer_client.gradnorm import clip, gradient_norm
+from trainer_client.kept import keep_end
 from trainer_client.loss import sample_losses
 from trainer_client.nextstep import StepPlanner
 from trainer_client.nonfinite import LoggedLoss, NonfiniteGuard
@@ -128,6 +129,7 @@ class BidirectionalMixin(_Base):
     def resume(self, loaded: LoadedState, fall_back: FallBack | None = None) -> None:
         """Continue from `loaded`; before `train()`, which puts everything back."""
         check_fidelity(self, loaded)
+        keep_end(self, loaded.head)
         self.resumption = resumption_for(self, loaded, fall_back)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:

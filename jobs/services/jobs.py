@@ -18,6 +18,7 @@ from jobs.services.deadlines import deadline_check
 from jobs.services.decisions import decisions_close
 from jobs.services.duds import hold_lift
 from jobs.services.events import SYSTEM, Actor, event_append
+from jobs.services.goals import goal_in_steps
 from jobs.services.job_settings import job_file_checked, snapshot_settings, training_checked
 from jobs.services.methods import forms_check
 from jobs.services.pauses import pause_begin, pause_lift
@@ -35,8 +36,9 @@ def job_create(
     dataset: Dataset,
     name: str,
     model: str,
-    goal_steps: int,
     now: dt.datetime,
+    goal_steps: int | None = None,
+    goal_epochs: float | None = None,
     user: User | None = None,
     deadline: dt.datetime | None = None,
     budget_usd: Any = None,
@@ -48,10 +50,14 @@ def job_create(
     weights: dict[str, float] | None = None,
     config: dict[str, Any] | None = None,
 ) -> Job:
-    """A draft. Each shard enters with its newest revision; `weights` (by shard key) overrides the dataset's weights."""
+    """A draft. Each shard enters with its newest revision; `weights` (by shard key) overrides the dataset's weights.
+
+    Its end is `goal_steps`, or as many steps as `goal_epochs` take with the samples that the dataset holds now.
+    """
     config, backend = config or {}, backend or backends()[0]
     settings = training_checked({**snapshot_settings(config), **(training or {})})
     job_file_checked(config, settings, backend)
+    goal_steps, said = goal_in_steps(dataset=dataset, steps=goal_steps, epochs=goal_epochs, training=settings)
     settings, corrected = interval_checked(config=config, training=settings, goal_steps=goal_steps)
     _check_job(name, model, goal_steps, num_workers, backend, deadline, priority, now, settings)
     job = Job.objects.create(
@@ -75,7 +81,7 @@ def job_create(
     )
     _take_shards(job, weights or {})
     actor = Actor.person(user) if user else SYSTEM
-    text = f"Job {job.name} created. {corrected}".strip()
+    text = " ".join(filter(None, (f"Job {job.name} created.", said, corrected)))
     event_append(team=job.team, job=job, kind="job.created", subject=job, now=now, actor=actor, text=text)
     return job
 

@@ -64,6 +64,18 @@ def test_shards_of_several_datasets_are_refused_with_what_to_do_instead():
     assert "A job trains on the shards of one dataset, and 2 are named" in str(answer.json()["fields"]["datasets"])
 
 
+def test_a_job_file_may_say_epochs_in_the_place_of_steps():
+    cast = make_cast()
+    client, asked = client_for(cast.team, cast.operator), draft(make_dataset(cast.team), goal={"epochs": 2})
+    both = client.post("/api/v1/jobs/", asked)
+    assert both.status_code == 400
+    del asked["goal_steps"]
+    made = client.post("/api/v1/jobs/", asked)
+    assert made.status_code == 201, made.content
+    assert made.json()["goal_steps"] == 38  # 2 x 300 samples, 16 a step
+    assert Job.objects.get().config["goal"] == {"epochs": 2}
+
+
 def test_an_unknown_name_in_a_job_file_is_refused_and_named():
     cast = make_cast()
     answer = client_for(cast.team, cast.operator).post(

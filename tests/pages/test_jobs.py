@@ -76,6 +76,14 @@ def test_what_was_chosen_is_carried_into_the_job_and_its_launch() -> None:
     assert {name: words[words.index(f"--{name}") + 1] for name in CHOSEN} == CHOSEN
 
 
+def test_epochs_that_are_chosen_take_the_place_of_steps() -> None:
+    cast, job, _ = small_world()
+    signed_in(cast.operator).post(reverse("job_new"), job_form(job.dataset, draft="1", goal_epochs="1.5"))
+    made = Job.objects.get(name="from the browser")
+    assert made.config["goal"] == {"epochs": 1.5}
+    assert made.goal_steps != 100
+
+
 def test_threads_that_read_ahead_come_from_the_job_file_into_the_launch() -> None:
     words = launch_command(make_attempt(make_job(training={"loader_workers": 3}), running=False)[0])
     assert words[words.index("--loader_workers") + 1] == "3"

@@ -127,3 +127,24 @@ def test_a_launched_run_keeps_the_shards_that_it_was_begun_with(tmp_path: Path) 
     assert "a: 1 samples more than the run was begun with are not used" in " ".join(text for _, text in found["said"])
     assert joined_ledger([found]) == joined_ledger([expected], range(4, 8))
     assert np.array_equal(found["weights"], expected["weights"])
+
+
+def _planned(config: Any) -> tuple[int, float]:
+    """The planned end, and what is left of the learning rate at the last step."""
+    from tests.trainer.worlds import train
+
+    seen = train(config, (), None if config.resume else 3)
+    return seen["max_steps"], seen["steps"][max(seen["steps"])]["lr"]
+
+
+def test_a_run_of_epochs_ends_where_its_first_samples_said_whatever_its_files_have_gained(tmp_path: Path) -> None:
+    write_shards(tmp_path, {"a": 9, "b": 7})
+    fields = {"epochs": 1.5, "global_batch": 6, "steps": 99, "eval_fraction": 0.2}
+    ((planned, _),) = run_world(1, _planned, base_config(tmp_path, **fields), folder=tmp_path)
+    assert planned == 4  # 7 and 6 samples to train on: ceil(1.5 * 13 / 6)
+    with open(tmp_path / "data" / "a.jsonl", "a") as file:
+        file.writelines(json.dumps({"prompt": "say", "response": f"new {n}"}) + "\n" for n in range(20))
+    ((resumed, _),) = run_world(1, _planned, base_config(tmp_path, **fields, resume=True), folder=tmp_path)
+    assert resumed == 4
+    with pytest.raises(Exception, match=r"--epochs 3\.0: the snapshot is of a run with 1\.5"):
+        run_world(1, _planned, base_config(tmp_path, **fields | {"epochs": 3.0}, resume=True), folder=tmp_path)

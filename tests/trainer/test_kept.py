@@ -43,6 +43,7 @@ TAKEN: dict[str, Any] = {
 }
 REFUSED: dict[str, Any] = {
     "steps": 6,
+    "epochs": 3.0,
     "method": "dpo",
     "dtype": "bf16",
     "lora": 4,

@@ -75,14 +75,11 @@ def _arguments(data: dict[str, Any]) -> dict[str, Any]:
     if "target" in goal and goal.get("metric", "loss") != "loss":
         raise Invalid("Only the metric loss can be a target.", fields={"goal.metric": ["loss"]})
     steps = _once("goal_steps", data.get("goal_steps"), "goal.steps", goal.get("steps"))
-    if steps is None:
-        raise Invalid(
-            "A job needs a goal.", fields={"goal_steps": ["How many optimizer steps? Here or as goal.steps."]}
-        )
     arguments = {
         "name": data["name"],
         "model": data["model"],
         "goal_steps": steps,
+        "goal_epochs": goal.get("epochs"),
         "goal_loss": _once("goal_loss", data.get("goal_loss"), "goal.target", goal.get("target")),
         "deadline": data.get("deadline"),
         "budget_usd": _once("budget_usd", data.get("budget_usd"), "budget", data.get("budget")),

@@ -19,7 +19,13 @@ class DatasetPart(Input):
 
 
 class GoalPart(Input):
-    steps = serializers.IntegerField(min_value=1, max_value=100_000_000)
+    steps = serializers.IntegerField(min_value=1, max_value=100_000_000, required=False)
+    epochs = serializers.FloatField(
+        required=False,
+        min_value=1e-6,
+        max_value=1e6,
+        help_text="In the place of steps: those in which so many times the samples that the dataset holds now come",
+    )
     metric = serializers.ChoiceField(choices=["loss"], required=False, help_text="loss: nats per token")
     target = serializers.FloatField(required=False, min_value=0, max_value=1e6)
     step_time_s = serializers.FloatField(

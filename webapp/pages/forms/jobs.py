@@ -41,6 +41,12 @@ class JobForm(MomentForm, PageForm):
         max_length=300, initial="tiny:4m", help_text="A path, a hub id, or tiny:4m for a small model made here"
     )
     goal_steps = forms.IntegerField(label="Steps", initial=600, min_value=1, help_text="Optimizer steps to do")
+    goal_epochs = forms.FloatField(
+        label="Epochs",
+        required=False,
+        min_value=0,
+        help_text="In the place of steps: passes over the samples that the dataset holds now",
+    )
     goal_loss = forms.FloatField(
         label="Target loss",
         required=False,
@@ -150,7 +156,9 @@ class JobForm(MomentForm, PageForm):
     def config(self) -> dict[str, Any]:
         """The parts of a job file that are not arguments of `job_create`."""
         fidelity = self.cleaned_data.get("fidelity")
-        return ({"snapshot": {"fidelity": fidelity}} if fidelity else {}) | self._resources()
+        epochs = self.cleaned_data.get("goal_epochs")
+        goal = {"goal": {"epochs": epochs}} if epochs else {}
+        return ({"snapshot": {"fidelity": fidelity}} if fidelity else {}) | goal | self._resources()
 
     def _resources(self) -> dict[str, Any]:
         """How machines come and go; empty for a job whose size is given by hand."""
@@ -188,7 +196,9 @@ class JobForm(MomentForm, PageForm):
             "backend",
             "num_workers",
         ]
-        return {name: self.cleaned_data[name] for name in names}
+        epochs = self.cleaned_data.get("goal_epochs")
+        given = {name: self.cleaned_data[name] for name in names}
+        return given | ({"goal_steps": None, "goal_epochs": epochs} if epochs else {})
 
 
 class JobChangeForm(MomentForm, PageForm):
