@@ -81,6 +81,7 @@ ALLOCATIONS = ("procure", "release", "switch_to_on_demand", "migrate", "idle", "
 # Orders that wait for a trainer to leave or for machines to come, and are looked at again as soon as one does.
 MOVES = ("resize", "drain_worker", "preempt", *ALLOCATIONS)
 TAKEN = "taken by the provider"  # the detail of a machine that ended though nobody here had asked for it
+GIVEN_BACK = "given back"  # that of one whose end we had asked for
 DUD = "no agent ever spoke on it"  # the detail of a machine that was paid for in vain
 DUD_LOOKED_AT = f"{DUD}; the job was let go on"  # and a person has looked into it since
 ORPHAN = "no order of ours made it"  # the detail of a machine that carries our tag and was found at the provider

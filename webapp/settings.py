@@ -294,6 +294,7 @@ WORKER_SILENT_S = env.float("COUNTERFLOW_WORKER_SILENT_S", default=180.0)
 STALL_S = env.float("COUNTERFLOW_STALL_S", default=300.0)
 STALL_STEPS = env.float("COUNTERFLOW_STALL_STEPS", default=20.0)
 ATTEMPT_SILENT_S = env.float("COUNTERFLOW_ATTEMPT_SILENT_S", default=1800.0)  # a living run without a report is stopped
+END_LATE_S = env.float("COUNTERFLOW_END_LATE_S", default=300.0)  # an end that is not confirmed for so long is told
 OPENAI_BASE_URL = env.str("COUNTERFLOW_OPENAI_BASE_URL", default="")
 OPENAI_API_KEY = env.str("COUNTERFLOW_OPENAI_API_KEY", default="")
 OPENAI_MODEL = env.str("COUNTERFLOW_OPENAI_MODEL", default="default")

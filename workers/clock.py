@@ -20,6 +20,7 @@ from jobs.services.decisions import decisions_sweep
 from jobs.services.deliveries import augmentation_complete, augmentation_settle
 from jobs.services.jobs import job_end
 from jobs.services.launches import launches_room_sweep
+from jobs.services.machine_ends import ends_late_sweep
 from jobs.services.pauses import pauses_enforce
 from jobs.services.spending import budgets_sweep, pauses_sweep
 from jobs.services.spot_snapshots import snapshots_late_sweep
@@ -60,6 +61,7 @@ def everything_sweep(*, now: dt.datetime) -> None:
         team_budgets_sweep,
         pauses_enforce,
         pauses_sweep,
+        ends_late_sweep,
         augmentations_sweep,
         batches_ring,
         directives_carry,

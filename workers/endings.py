@@ -9,13 +9,17 @@ from typing import Any
 
 from jobs.clusters import on_cluster
 from jobs.machines import TAKEN
-from jobs.models import Attempt
+from jobs.models import Attempt, Instance
 from jobs.scheduler.failures import failure_verdict
+from jobs.selectors.machines import placed_machines
 from jobs.selectors.proofs import awaits_proof
 from jobs.services.attempts import attempt_finish
 from jobs.services.events import SYSTEM, TRAINER
 from jobs.services.instances import instance_terminated, instance_terminating
+from jobs.services.machines import machines_release
+from jobs.services.plans import plan_ask
 from jobs.services.stops import stopped_for
+from jobs.states import ATTEMPT_LIVE
 from trainer_client.backends import Observation
 
 OUTCOME_OF_EXIT = {80: "resized", 81: "preempted", 82: "stopped"}
@@ -44,7 +48,13 @@ def attempt_conclude(*, attempt: Attempt, observed: Observation, now: dt.datetim
     if attempt.status == "running" and outcome == "failed":
         word["message"] = (word.get("message") or "") + last_signs(attempt)
     actor = TRAINER if observed.result else SYSTEM
+    lost = machines_missing(attempt) if outcome == "preempted" and attempt.status in ATTEMPT_LIVE else []
     attempt_finish(attempt=attempt, now=now, outcome=outcome, word=word, actor=actor)
+    if (
+        lost
+    ):  # the work of it and the machine: nothing more is begun there, another is planned for, and its end is asked for
+        machines_release(instances=lost, now=now)
+        plan_ask(job=attempt.job, now=now, why="A machine is missing.")
     if awaits_proof(attempt=attempt) and not on_cluster(attempt.job):  # a cluster has its nodes back with the end
         for instance in attempt.instances.exclude(status="terminated"):
             instance_terminating(instance=instance, now=now)
@@ -63,6 +73,8 @@ def _excuse(attempt: Attempt, observed: Observation) -> tuple[str, str] | None:
         return "done", "Its command ended with exit code 0."
     if taken := machines_taken(attempt):
         return "preempted", f"Lost {taken}, {TAKEN}."
+    if missing := machines_missing(attempt):
+        return "preempted", f"Lost {_named(missing)}, of which the provider tells nothing."
     return None
 
 
@@ -75,9 +87,18 @@ def _has_run_through(attempt: Attempt, observed: Observation) -> bool:
 
 def machines_taken(attempt: Attempt) -> str:
     """In words, the bought machines of the attempt that the provider has taken or is taking; empty if none."""
-    machines = [placement.instance for placement in attempt.placements.select_related("instance")]
-    gone = [m for m in machines if m.notice_at is not None or m.detail == TAKEN]
-    return f"machine{'s' if len(gone) > 1 else ''} {', '.join(m.provider_id for m in gone)}" if gone else ""
+    gone = [m for m in placed_machines(attempt=attempt) if m.notice_at is not None or m.detail == TAKEN]
+    return _named(gone) if gone else ""
+
+
+def machines_missing(attempt: Attempt) -> list[Instance]:
+    """Those of the attempt that the provider tells nothing of at the moment, though their end is not believed yet."""
+    placed = placed_machines(attempt=attempt)
+    return [m for m in placed if m.missing_at is not None and m.status in ("provisioning", "running")]
+
+
+def _named(machines: list[Instance]) -> str:
+    return f"machine{'s' if len(machines) > 1 else ''} {', '.join(m.provider_id for m in machines)}"
 
 
 def instances_release(*, attempt: Attempt, now: dt.datetime, detail: str) -> None:

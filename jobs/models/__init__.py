@@ -7,7 +7,7 @@ from jobs.models.decisions import AUTONOMY, Approval, Decision, Rule
 from jobs.models.evaluations import Evaluation
 from jobs.models.events import Event
 from jobs.models.hardness import HardnessRecord
-from jobs.models.instances import Instance, Placement
+from jobs.models.instances import Instance, Orphan, Placement
 from jobs.models.jobs import Attempt, Job, JobShard, Worker
 from jobs.models.market import (
     FeedGap,
@@ -58,6 +58,7 @@ __all__ = [
     "Notification",
     "NotificationTarget",
     "Offer",
+    "Orphan",
     "PeriodicRun",
     "Placement",
     "PlanPoint",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from jobs.models.base import StatefulModel
+from jobs.models.base import PublicModel, StatefulModel
 from jobs.models.jobs import Attempt, Job
 from jobs.models.market import Offer
 from jobs.models.teams import Team
@@ -29,6 +29,13 @@ class Instance(StatefulModel):
     asked = models.JSONField(
         default=dict, help_text="What the provider answered while there was none: num, again_at, answer"
     )
+    end_asked = models.JSONField(
+        default=dict, help_text="Of asking for its end: num, again_at, answer (empty where it was not refused)"
+    )
+    end_late_at = models.DateTimeField(null=True, help_text="When it was told that its end is not confirmed for long")
+    missing_at = models.DateTimeField(
+        null=True, help_text="Since when the provider tells nothing of it, without a word in between"
+    )
     notice_at = models.DateTimeField(null=True, help_text="When the provider said that it will take the machine")
     ends_by = models.DateTimeField(null=True, help_text="When the provider takes it")
     started_at = models.DateTimeField(null=True)
@@ -52,3 +59,20 @@ class Placement(models.Model):
     class Meta:
         ordering = ["attempt_id", "rank"]
         constraints = [models.UniqueConstraint(fields=["attempt", "rank"], name="placement_rank_once")]
+
+
+class Orphan(PublicModel):
+    """What carried our tag, was nobody's, and was therefore ended. In no ledger: what it cost is not known."""
+
+    team = models.ForeignKey(Team, models.CASCADE, null=True, related_name="orphans", help_text="Empty: not known")
+    job = models.ForeignKey(Job, models.SET_NULL, null=True, related_name="+")
+    backend = models.CharField(max_length=32)
+    claim = models.CharField(max_length=200)
+    detail = models.TextField(help_text="What it is, and why it is ended")
+    num_asked = models.PositiveIntegerField(default=0, help_text="How often its end was asked for")
+    seen_at = models.DateTimeField(help_text="When it was last seen")
+    ended_at = models.DateTimeField(null=True, help_text="When it was first seen no more")
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [models.UniqueConstraint(fields=["backend", "claim"], name="orphan_once")]

@@ -10,7 +10,7 @@ from typing import Any
 from django.db import transaction
 
 from jobs.errors import StaleWrite
-from jobs.machines import DUD, MOVES, ORPHAN, TAKEN
+from jobs.machines import DUD, GIVEN_BACK, MOVES, ORPHAN, TAKEN
 from jobs.models import Attempt, Instance, Job, Offer, Placement, Team
 from jobs.selectors.reserves import price_now
 from jobs.services.commands import command_issue
@@ -62,6 +62,9 @@ def machine_seen(*, instance: Instance, facts: MachineFacts, now: dt.datetime) -
     try:
         with transaction.atomic():
             _prices_take(instance, facts)
+            if instance.missing_at is not None:
+                Instance.objects.filter(pk=instance.pk).update(missing_at=None)
+                instance.missing_at = None
             if facts.status == "terminated":
                 machine_gone(instance=instance, now=now, ended_at=facts.ended_at)
                 return
@@ -117,8 +120,8 @@ def _notice_take(instance: Instance, facts: MachineFacts, now: dt.datetime) -> N
         plan_ask(job=instance.job, now=now, why="A machine is being taken.")
 
 
-def machine_gone(*, instance: Instance, now: dt.datetime, ended_at: dt.datetime | None = None) -> None:
-    """Its end is confirmed, and its cost ends at the provider's word. Harmless to repeat."""
+def machine_gone(*, instance: Instance, now: dt.datetime, ended_at: dt.datetime | None = None, why: str = "") -> None:
+    """Its end is confirmed, and its cost ends at the provider's word. Harmless to repeat. `why`: a sentence more in the history."""
     if instance.status == "terminated":
         return
     was_asked = instance.status in ("terminating", "requested")
@@ -129,8 +132,8 @@ def machine_gone(*, instance: Instance, now: dt.datetime, ended_at: dt.datetime 
         now=now,
         ended_at=ended_at,
         started_at=instance.started_at or ended_at,
-        detail=instance.detail if instance.detail == DUD else "given back" if was_asked else TAKEN,
-        text=_last_words(instance, was_asked),
+        detail=instance.detail if instance.detail == DUD else GIVEN_BACK if was_asked else TAKEN,
+        text=" ".join(part for part in (_last_words(instance, was_asked), why) if part),
     )
     if not was_asked and instance.job is not None:
         plan_ask(job=instance.job, now=now, why="A machine was taken.")

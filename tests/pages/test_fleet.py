@@ -13,6 +13,7 @@ from jobs.models import Instance, Offer, Worker
 from jobs.selectors.fleet import fleet_of
 from jobs.services.instances import instance_request, instance_running, instance_terminated
 from jobs.services.machines import MachineFacts, machine_request, machine_seen
+from jobs.services.orphans import orphan_ended
 from tests.factories import make_attempt, make_cast, make_job
 from tests.pages.world import signed_in
 
@@ -70,10 +71,34 @@ def test_a_bought_machine_shows_its_offer_why_there_is_none_and_when_it_is_taken
     assert fleet_of(team=cast.team, now=now + dt.timedelta(hours=2)).held[0].cost_usd in (0, 3)
 
 
+def test_an_end_that_is_not_confirmed_and_what_is_nobodys_stand_there_in_words():
+    cast, now = make_cast(), timezone.now()
+    job = make_job(cast.team, status="queued", now=now)
+    offer = Offer.objects.create(
+        provider="simulated", region="east-1", zone="east-1a", instance_type="v100-1x", created_at=now
+    )
+    asked = now - dt.timedelta(minutes=12)
+    machine = machine_request(job=job, offer=offer, claim="c1", now=asked)
+    Instance.objects.filter(pk=machine.pk).update(
+        status="terminating", status_at=asked, started_at=asked, end_asked={"num": 9, "answer": "it is busy"}
+    )
+    orphan_ended(backend="slurm", claim="r1", detail="run r1 on slurm, no attempt of ours started it", now=now)
+    page = signed_in(cast.viewer).get("/fleet/").content.decode()
+    assert "end not confirmed for 12 min, still costs" in page
+    assert "it is busy, asked 9 times" in page
+    assert "1 end asked for long ago is not confirmed: look where the machine runs." in page
+    assert "run r1 on slurm, no attempt of ours started it" in page
+    assert "nobody knows whose it is" in page
+    told = signed_in(cast.viewer).get("/api/v1/fleet/").json()
+    (line,) = told["held"]
+    assert (line["is_end_late"], line["end_answer"]) == (True, "it is busy")
+    assert [row["claim"] for row in told["orphans"]] == ["r1"]
+
+
 def test_the_number_of_queries_does_not_grow_with_jobs(django_assert_num_queries):
     cast, now = make_cast(), timezone.now()
     for _ in range(4):
         make_attempt(make_job(cast.team, status="queued", now=now), now=now)
-    with django_assert_num_queries(3):
+    with django_assert_num_queries(4):
         fleet_of(team=cast.team, now=now)
     assert fleet_of(team=make_cast().team, now=now).workers == []

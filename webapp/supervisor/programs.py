@@ -77,12 +77,13 @@ def _market() -> list[Program]:
 def programs() -> list[Program]:
     """Everything beside Valkey: web, beat, three Celery workers and Dramatiq; a simulated cloud where one is wanted.
 
-    `urgent` has a process of its own, so that neither a long command nor a slow tick stands before a preemption.
+    `urgent` has a process of its own, so that neither a long command nor a slow tick stands before a preemption. Of its threads the
+    watch over machines may hold two while a provider is slow, one that looks and one that waits for a call.
     """
     return [
         Program("web", [sys.executable, "-m", "webapp.serve"], stop_phase=2, grace_s=6),
         _worker("control", "--pool", "prefork", "--concurrency", str(settings.CONTROL_CONCURRENCY)),
-        _worker("urgent", "--pool", "threads", "--concurrency", "2"),
+        _worker("urgent", "--pool", "threads", "--concurrency", "3"),
         _worker("clock", "--pool", "threads", "--concurrency", "4"),
         Program("beat", _celery("beat", "--scheduler", "celery.beat.Scheduler", "--pidfile", ""), 0, 5),
         _dramatiq(),

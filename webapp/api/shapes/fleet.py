@@ -43,7 +43,29 @@ class FleetMachine(serializers.Serializer[Any]):
     ended_at = serializers.DateTimeField(source="instance.ended_at", allow_null=True)
     notice_at = serializers.DateTimeField(source="instance.notice_at", allow_null=True)
     ends_by = serializers.DateTimeField(source="instance.ends_by", allow_null=True)
+    missing_at = serializers.DateTimeField(
+        source="instance.missing_at", allow_null=True, help_text="Since when the provider tells nothing of it"
+    )
+    ending_s = serializers.FloatField(
+        allow_null=True, help_text="Since its end was asked for, while that is not confirmed; null otherwise"
+    )
+    is_end_late = serializers.BooleanField(help_text="It is longer than COUNTERFLOW_END_LATE_S; it goes on costing")
+    end_answer = serializers.CharField(
+        source="instance.end_asked.answer", default="", help_text="Why the provider refused its end when last asked"
+    )
     cost_usd = MoneyField()
+
+
+class FleetOrphan(serializers.Serializer[Any]):
+    id = serializers.UUIDField(source="uuid")
+    provider = serializers.CharField(source="backend", help_text="A backend, or machines: those that are bought")
+    claim = serializers.CharField()
+    detail = serializers.CharField(help_text="What it is, and why it is ended")
+    job = Named(allow_null=True)
+    num_asked = serializers.IntegerField(help_text="How often its end was asked for")
+    created_at = serializers.DateTimeField(help_text="When it was found")
+    seen_at = serializers.DateTimeField(help_text="When it was last seen")
+    ended_at = serializers.DateTimeField(allow_null=True, help_text="When it was first seen no more")
 
 
 class FleetShape(serializers.Serializer[Any]):
@@ -53,3 +75,4 @@ class FleetShape(serializers.Serializer[Any]):
     workers = FleetWorker(many=True, help_text="Silent ones first, then slow ones")
     held = FleetMachine(many=True, help_text="Machines whose end is not confirmed")
     ended = FleetMachine(many=True, help_text="Those that ended last")
+    orphans = FleetOrphan(many=True, help_text="Nobody's, with our tag: ended, and shown for a day after")
