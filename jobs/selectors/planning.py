@@ -20,7 +20,8 @@ from jobs.selectors.market import offers_with_latest
 from jobs.selectors.plans import pace_settings
 
 ACTIVE = ("queued", "running", "recovering")
-MIN_STEPS = 5  # of an attempt, before its pace is believed
+MIN_STEPS = 5  # of an attempt that has ended, before its pace is believed
+SETTLED_STEPS = 20  # of one that runs, whose first steps are often the slowest by far; a twentieth of a shorter job
 MAX_ALIKE = 2_000
 ASKED = ("requested", "provisioning")
 Rules = dict[tuple[int, int | None, str], Rule]  # (team id, job id or None, kind) -> rule
@@ -131,14 +132,14 @@ def job_rows(*, jobs: Sequence[Job], now: dt.datetime, since: dt.datetime) -> di
 
 def _alike(found: dict[int, JobRows]) -> None:
     """For jobs that have shown nothing yet: what the team's jobs with the same model and settings have. One query."""
-    blank = [rows for rows in found.values() if not any(shows_pace(a) for a in rows.attempts)]
+    blank = [rows for rows in found.values() if not any(shows_pace(a, rows.job.goal_steps) for a in rows.attempts)]
     if not blank:
         return
     teams, models = {rows.job.team_id for rows in blank}, {rows.job.model for rows in blank}
     seen = Attempt.objects.filter(job__team__in=teams, job__model__in=models, last_step__gte=MIN_STEPS)
     by_kind: dict[tuple[object, ...], list[Attempt]] = defaultdict(list)
     for attempt in seen.filter(running_at__isnull=False).select_related("job").order_by("-id")[:MAX_ALIKE]:
-        if shows_pace(attempt):
+        if shows_pace(attempt, attempt.job.goal_steps):
             by_kind[_kind(attempt.job)].append(attempt)
     for rows in blank:
         others = (a for a in by_kind[_kind(rows.job)] if a.job_id != rows.job.pk)
@@ -149,10 +150,11 @@ def _kind(job: Job) -> tuple[object, ...]:
     return job.team_id, job.model, *pace_settings(job.training)
 
 
-def shows_pace(attempt: Attempt) -> bool:
-    """Whether it has done enough for its pace to be believed."""
+def shows_pace(attempt: Attempt, goal_steps: int) -> bool:
+    """Whether it has done enough for its pace to be believed; until then that of earlier attempts or of the job file holds."""
     done = attempt.last_step + 1 - attempt.start_step
-    return attempt.running_at is not None and bool(attempt.ended_at or attempt.heartbeat_at) and done >= MIN_STEPS
+    needed = MIN_STEPS if attempt.ended_at else max(MIN_STEPS, min(SETTLED_STEPS, goal_steps // 20))
+    return attempt.running_at is not None and bool(attempt.ended_at or attempt.heartbeat_at) and done >= needed
 
 
 def _machines(found: dict[int, JobRows], now: dt.datetime) -> None:

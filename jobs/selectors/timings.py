@@ -16,7 +16,7 @@ def step_times(rows: JobRows) -> tuple[dict[int, float], tuple[int, float] | Non
     now: tuple[int, float] | None = None
     known: list[float] = []
     for attempt in rows.attempts:
-        if not shows_pace(attempt):
+        if not shows_pace(attempt, rows.job.goal_steps):
             continue
         measured[attempt.world_size] = mean_s = _mean_s(attempt)
         if attempt is rows.attempts[-1] and attempt.ended_at is None:

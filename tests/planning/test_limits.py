@@ -221,7 +221,7 @@ def test_an_attempt_that_has_hardly_begun_is_left_alone_however_its_order_came()
     plans_tick(now=NOW)
     Command.objects.filter(kind=KIND).update(status="done")
     hold(job, on_demand_offer(), 4)
-    attempt = train(job, workers=4, steps=10, step_time_s=2.0, until=later(3600))
+    attempt = train(job, workers=4, steps=20, step_time_s=2.0, until=later(3600))
     quote(offer, at=later(3500), spot=4)
     assert plans_tick(now=later(3600)) == []
     attempt.running_at = later(2000)
