@@ -32,6 +32,6 @@ def proposals_again(decision: Decision) -> list[Proposal]:
         markets.past[(facts.spot.offer, row.slot_s)] = unpacked(row)
     found = wishes([facts], markets, clock_s, [Pass(**kept["made_for"])])[0]
     one = placed(facts, *found, frame)
-    if_no = without_on_demand(one.facts, markets, clock_s) if one.ask is not None else None
-    both = (change_proposal(one, frame), ask_proposal(one, frame, if_no))
+    paths = without_on_demand(one.facts, markets, clock_s) if one.ask is not None else None
+    both = (change_proposal(one, frame), ask_proposal(one, frame, paths))
     return [proposal for proposal in both if proposal is not None]

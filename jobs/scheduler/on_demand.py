@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from forecasting.outlook import Band, Outlook
+from forecasting.outlook import Band
+from jobs.scheduler import no_answer
+from jobs.scheduler.no_answer import IfNo
 from jobs.scheduler.planner import PlanFacts, Wish
 from jobs.scheduler.procurement import ASK_KIND, ON_DEMAND, Settings, Standing, allocation_args, proposal_of, saving_usd
 from jobs.scheduler.proposal import Effect, Proposal
@@ -95,22 +97,23 @@ def _cap_usd(facts: PlanFacts, wish: Wish, settings: Settings) -> float:
 
 def _ask_words(facts: PlanFacts, wish: Wish, price: float, cap: float, standby: bool) -> str:
     spot = f"{facts.spot.available} spot to be had in {facts.spot.name}" if facts.spot else "no spot offer"
+    until = "until spot returns" if facts.spot else "until there is spot"
+    if facts.policy == "never":
+        spot, until = "its file asks for on-demand alone", "to the end"
     left = f"{spot}, {facts.steps_left:,} steps left{_deadline_words(facts)}"
     if standby:
         return (
             f"Allow up to {wish.on_demand} on-demand at ${price:.2f} an hour each, ${cap:,.2f} at most, should spot fail: {left}; "
             "soon there would be no time to ask."
         )
-    return f"Buy {wish.on_demand} on-demand at ${price:.2f} an hour each, until spot returns and ${cap:,.2f} at most: {left}."
+    return f"Buy {wish.on_demand} on-demand at ${price:.2f} an hour each, {until} and ${cap:,.2f} at most: {left}."
 
 
-def with_if_no(proposal: Proposal, wish: Wish, if_no: Outlook | None) -> Proposal:
-    """The ask with what comes of a no: spot alone."""
-    if if_no is None:
-        return proposal
+def with_if_no(proposal: Proposal, wish: Wish, if_no: IfNo) -> Proposal:
+    """The ask with what comes of a no, and how far a yes is from it where both end."""
     return replace(
         proposal,
-        evidence={**proposal.evidence, "if_no": outlook_told(if_no)},
+        evidence={**proposal.evidence, "if_no": no_answer.told(if_no)},
         delta_cost_usd=_difference(wish.cost, if_no.cost),
         delta_eta_s=_difference(wish.finish, if_no.finish),
     )
@@ -139,11 +142,6 @@ def _cheapest_usd(facts: PlanFacts, time_left_s: float) -> float | None:
         if needed_s <= time_left_s:
             bills.append(size * (facts.on_demand_usd_per_hour or 0.0) * needed_s / 3600)
     return min(bills, default=None)
-
-
-def outlook_told(outlook: Outlook) -> dict[str, Any]:
-    """An outlook whose times are seconds, for the card."""
-    return {"cost_usd": _band(outlook.cost), "finish_s": _band(outlook.finish), "chance": outlook.chance}
 
 
 def _difference(yes: Band | None, no: Band | None) -> Effect | None:

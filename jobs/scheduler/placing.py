@@ -7,6 +7,7 @@ from typing import Any
 
 from forecasting.outlook import Outlook
 from jobs.scheduler import procurement
+from jobs.scheduler.no_answer import if_no_of
 from jobs.scheduler.on_demand import is_standby, on_demand_proposal, with_if_no
 from jobs.scheduler.planner import PlanFacts, Wish
 from jobs.scheduler.procurement import Settings, Standing
@@ -91,11 +92,11 @@ def change_proposal(one: Placed, frame: Frame) -> Proposal | None:
     return procurement.machines_proposal(one.facts, one.today, frame.standing, frame.limits, why)
 
 
-def ask_proposal(one: Placed, frame: Frame, if_no: Outlook | None) -> Proposal | None:
-    """What a person is asked, or None where nothing is."""
+def ask_proposal(one: Placed, frame: Frame, paths: Outlook | None) -> Proposal | None:
+    """What a person is asked, or None where nothing is. `paths`: spot alone along drawn paths of the market, where it has some."""
     if one.ask is None:
         return None
     proposal = on_demand_proposal(
         one.facts, one.ask.wish, one.today, frame.standing, frame.limits, standby=one.ask.standby
     )
-    return with_if_no(proposal, one.ask.wish, if_no)
+    return with_if_no(proposal, one.ask.wish, if_no_of(one.facts, one.today, frame.standing, paths))

@@ -18,10 +18,10 @@ def plain_wish(facts: PlanFacts) -> Wish:
     late = facts.time_left_s is not None and facts.time_left_s <= 0
     buys = facts.policy != "only" and facts.on_demand_usd_per_hour is not None
     if facts.policy == "never" or (facts.spot is None and buys):
-        return _steady(facts, 0, size if buys else 0)
+        return steady_wish(facts, 0, size if buys else 0)
     if late and not here and buys:
-        return _steady(facts, 0, facts.n_max)
-    return _steady(facts, here if late else min(here, size), 0)
+        return steady_wish(facts, 0, facts.n_max)
+    return steady_wish(facts, here if late else min(here, size), 0)
 
 
 def _probe(facts: PlanFacts, here: int) -> Wish:
@@ -50,7 +50,7 @@ def _steady_size(facts: PlanFacts) -> int:
     return facts.n_max
 
 
-def _steady(facts: PlanFacts, spot: int, on_demand: int) -> Wish:
+def steady_wish(facts: PlanFacts, spot: int, on_demand: int) -> Wish:
     """A wish that stays as it is to the end, with what that comes to."""
     assert facts.speed is not None
     size = spot + on_demand

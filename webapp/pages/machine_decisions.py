@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jobs.models import Decision
+from jobs.scheduler.no_answer import APPROVAL, COVER, OFFER, PATHS, STEADY, WAITS
 from jobs.scheduler.planner import allocation_words
 from jobs.scheduler.procurement import KINDS
 from webapp import formats
@@ -34,6 +35,7 @@ EVIDENCE = {
     "misses_deadline": ("It then misses its deadline", ""),
     "standby": ("Only when needed", ""),
 }
+WAITED_FOR = {APPROVAL: " until on-demand is approved", OFFER: " until there is a spot offer"}
 SPANS = ("time_left_s", "last_safe_s", "useful_for_s", "changeover_s", "unsaved_s", "ran_s")
 
 
@@ -64,8 +66,30 @@ def follows_no(decision: Decision) -> str:
         )
     if decision.kind != "switch_to_on_demand":
         return f"{decision.job.name} keeps the machines it has. The planner looks again in a few minutes."
-    told = _leads_to(decision.evidence.get("if_no"))
-    return f"{decision.job.name} goes on with the spot there is, and is not asked again for a while. {told}".strip()
+    return _without_on_demand(decision.job.name, decision.evidence.get("if_no") or {}, decision.evidence)
+
+
+def _without_on_demand(name: str, told: dict[str, Any], evidence: dict[str, Any]) -> str:
+    """What the job does then, where that leads, and how that was found."""
+    how, chance = told.get("how", PATHS), told.get("chance")
+    what = allocation_words(int(told.get("spot", 0)), int(told.get("on_demand", 0)))
+    again = "and is not asked again for a while."
+    if how == STEADY:
+        return f"{name} goes on with {what}, {again} {_leads_to(told)} That is by its pace, if it keeps them to the end.".strip()
+    if how not in (COVER, WAITS):
+        by = " Found along drawn paths of the spot market, without new on-demand." if told else ""
+        return f"{name} goes on with the spot there is, {again} {_leads_to(told)}{by}".strip()
+    waits = f"waits without machines{WAITED_FOR.get(told.get('waits_for', ''), ' until there is spot')}"
+    if how == COVER:
+        until = f"until what was approved is used up, in about {formats.span(told['lasts_s'])}"
+        text = f"{name} goes on with {what} {until}, then {waits}."
+    else:
+        text = f"{name} {waits}, {again}"
+    if chance is not None:
+        return f"{text} {formats.percent(chance)} chance to make the deadline as long as nothing is bought."
+    if evidence.get("time_left_s") is None:
+        return f"{text} It has no deadline; what it costs and when it is done is open."
+    return f"{text} How likely it then makes the deadline cannot be said."
 
 
 def _leads_to(told: dict[str, Any] | None) -> str:
