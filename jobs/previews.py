@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from dataclasses import replace
 from statistics import NormalDist
 
@@ -112,7 +113,7 @@ def share_up_to(band: Band, value: float) -> float:
     """The share of a band below a value, with a normal tail to each side of its middle."""
     end = band.high if value > band.expected else band.low
     spread = abs(end - band.expected) / NormalDist().inv_cdf(0.9)
-    if spread <= 0:
+    if spread <= 0 or not math.isfinite(spread):
         return float(value >= band.expected)
     return NormalDist(band.expected, spread).cdf(value)
 
