@@ -61,10 +61,7 @@ def machine_seen(*, instance: Instance, facts: MachineFacts, now: dt.datetime) -
     """Take over what the provider says. Harmless to repeat; what another watch has written first stays."""
     try:
         with transaction.atomic():
-            _prices_take(instance, facts)
-            if instance.missing_at is not None:
-                Instance.objects.filter(pk=instance.pk).update(missing_at=None)
-                instance.missing_at = None
+            _facts_take(instance, facts)
             if facts.status == "terminated":
                 machine_gone(instance=instance, now=now, ended_at=facts.ended_at)
                 return
@@ -77,22 +74,27 @@ def machine_seen(*, instance: Instance, facts: MachineFacts, now: dt.datetime) -
         instance.refresh_from_db()
 
 
-def _prices_take(instance: Instance, facts: MachineFacts) -> None:
+def _facts_take(instance: Instance, facts: MachineFacts) -> None:
+    """What a bill is made of, whatever has become of the machine since anybody last looked; and that it is not missing."""
+    taken: dict[str, Any] = {}
     if facts.prices and facts.prices != instance.prices:
-        instance.prices = facts.prices
-        instance.price_usd_per_hour = Decimal(str(facts.prices[-1][1]))
-        Instance.objects.filter(pk=instance.pk).update(
-            prices=instance.prices, price_usd_per_hour=instance.price_usd_per_hour
-        )
+        taken |= {"prices": facts.prices, "price_usd_per_hour": Decimal(str(facts.prices[-1][1]))}
+    if facts.provider_id and not instance.provider_id:
+        taken["provider_id"] = facts.provider_id
+    if facts.started_at is not None and instance.started_at is None:
+        taken["started_at"] = facts.started_at
+    if instance.missing_at is not None:
+        taken["missing_at"] = None
+    if taken:
+        Instance.objects.filter(pk=instance.pk).update(**taken)
+        for name, value in taken.items():
+            setattr(instance, name, value)
 
 
 def _rise(instance: Instance, facts: MachineFacts, now: dt.datetime) -> None:
     where = f"{_kind(instance)} machine {facts.provider_id}"
     if instance.status == "requested":
-        state_move(instance, "provisioning", now=now, provider_id=facts.provider_id, text=f"{where} is being started.")
-    if instance.started_at is None and facts.started_at is not None:
-        Instance.objects.filter(pk=instance.pk).update(started_at=facts.started_at)
-        instance.started_at = facts.started_at
+        state_move(instance, "provisioning", now=now, text=f"{where} is being started.")
     if instance.status == "provisioning" and facts.status == "running":
         state_move(instance, "running", now=now, running_at=now, text=f"{where} runs.")
         _nudge(instance, now)
@@ -124,7 +126,7 @@ def machine_gone(*, instance: Instance, now: dt.datetime, ended_at: dt.datetime 
     """Its end is confirmed, and its cost ends at the provider's word. Harmless to repeat. `why`: a sentence more in the history."""
     if instance.status == "terminated":
         return
-    was_asked = instance.status in ("terminating", "requested")
+    was_asked = instance.status == "terminating" or not instance.provider_id
     ended_at = ended_at or now
     state_move(
         instance,

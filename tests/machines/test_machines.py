@@ -17,6 +17,7 @@ from jobs.selectors.ledger import ledger_of
 from jobs.selectors.machines import Target, holdings
 from jobs.services.events import SYSTEM
 from jobs.services.jobs import job_cancel
+from jobs.services.machines import machines_release
 from tests.machines.conftest import Provider
 from tests.machines.world import FILE, leaves, live, machines, order, planned_job, trains, turn, until
 from tests.services import wait_until
@@ -88,6 +89,30 @@ def test_a_cancel_leaves_no_machine_in_whatever_state_it_was(provider: Provider,
     until(lambda: not machines(job, "requested", "provisioning", "running"), "the end is asked for")
     until(lambda: all(row.status == "terminated" for row in machines(job)), "the end is confirmed")
     assert [row["status"] for row in told(provider) if row["status"] != "terminated"] == []
+
+
+@pytest.mark.parametrize("state", ["requested", "provisioning", "terminating"])
+def test_a_machine_that_ran_and_ended_while_nobody_looked_is_paid_for(provider: Provider, state: str) -> None:
+    job = planned_job()
+    if state == "requested":
+        provider.client.fault("drop_create", 1)
+    command_execute(order(job, "procure", 1).pk)
+    (row,) = machines(job)
+    if state == "terminating":
+        machines_release(instances=[row], now=timezone.now())
+    row.refresh_from_db()
+    assert (row.status, row.started_at) == (state, None)
+    wait_until(lambda: told(provider)[0]["status"] == "running", within_s=20, what="it runs")
+    provider.client.kill(row.claim)
+    until(lambda: all(row.status == "terminated" for row in machines(job)), "its end is seen")
+    (bill,) = provider.client.bill(tag())["machines"]
+    row.refresh_from_db()
+    assert Decimal(bill["usd"]) > 0
+    assert instance_cost_usd(row, start=None, end=timezone.now()) == pytest.approx(
+        Decimal(bill["usd"]), abs=Decimal("1e-6")
+    )
+    assert row.provider_id == bill["id"]
+    assert (row.detail == TAKEN) == (state != "terminating")
 
 
 def test_a_cancel_while_the_job_recovers_leaves_no_machine_though_lists_are_late(provider: Provider) -> None:
