@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from jobs.demo.checks import Finding
 from jobs.demo.market_job import STEPS, MarketEvidence
 
 MIN_NOTICES = 2
-MIN_MOVES = 3
+MIN_RESIZES = 3
 
 
 def finished_in_time(e: MarketEvidence) -> Finding:
@@ -27,15 +28,16 @@ def was_preempted(e: MarketEvidence) -> Finding:
     return Finding("machines were taken away while it ran", num >= MIN_NOTICES, f"{num} notices of the provider")
 
 
-def was_moved(e: MarketEvidence) -> Finding:
-    """Attempts that went on, on other machines, from a snapshot whose digest they proved; some of them in another world."""
+def was_resized(e: MarketEvidence) -> Finding:
+    """Attempts that went on with another number of workers, each from a snapshot whose digest it proved."""
     attempts = [a for a in e.report["attempts"] if a["started_at"]]
     worlds = [a["world_size"] for a in attempts]
     proved = sum(event["kind"] == "snapshot.proved" for event in e.events)
     differs = sum(event["kind"] == "snapshot.differs" for event in e.events)
-    held = len(worlds) > MIN_MOVES and len(set(worlds)) > 1 and proved >= MIN_MOVES and not differs
-    text = f"workers {' -> '.join(map(str, worlds))}; {proved} equal, {differs} not"
-    return Finding("went on through proved snapshots", held, text)
+    resizes = sum(before != after for before, after in pairwise(worlds))
+    held = resizes >= MIN_RESIZES and proved >= len(worlds) - 1 and not differs
+    text = f"workers {' -> '.join(map(str, worlds))}: {resizes} resizes; {proved} loads equal, {differs} not"
+    return Finding("resized through proved snapshots", held, text)
 
 
 def on_demand_was_asked_for(e: MarketEvidence) -> Finding:
@@ -83,7 +85,7 @@ def was_cheaper(e: MarketEvidence) -> Finding:
 MARKET_CHECKS: tuple[Callable[[MarketEvidence], Finding], ...] = (
     finished_in_time,
     was_preempted,
-    was_moved,
+    was_resized,
     on_demand_was_asked_for,
     trained_the_same,
     was_cheaper,

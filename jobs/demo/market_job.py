@@ -27,12 +27,13 @@ TRAINING = {"global_batch": 16, "micro_batch": 4, "lr": 1e-3, "seq_len": 128, "s
 DEADLINE_FACTOR = 4.0  # the deadline, in durations of the undisturbed twin
 BUDGET_USD = "40.00"
 # The market: prices in USD per hour of its own clock, machines that could be had in each of its ticks. It goes round. What the job
-# holds is soon gone, for so long that spot alone would be late; when spot comes back, what is left has time on it. The lengths were
-# searched for with the rehearsal of `tests/planning`: they hold for a job from 0.7 to 1.6 times as slow as its twin.
+# holds is soon gone, for so long that spot alone would be late; when it comes back, the time left asks for two machines for a
+# while, and once they are taken, one does. The lengths were searched for with the rehearsal of `tests/planning`: they hold for a
+# job from 0.9 to 1.6 times as slow as its twin.
 FACTOR = 20.0
 GAP_S = 300
 TICKS_OF_TWIN = 20  # how long the twin takes, in ticks of the market: its tempo follows from the speed of this machine
-AVAILABILITY = [2] * 4 + [1] * 4 + [0] * 50 + [2] * 20 + [1] * 10 + [2] * 5
+AVAILABILITY = [2] * 4 + [1] + [0] * 46 + [2] * 14 + [0] * 3 + [1] * 20
 LEAD_S = 25.0  # of the market before the job, in which its past is read and the planner is compiled
 PRICE_SPOT, PRICE_ON_DEMAND = 0.5, 3.0
 NOTICE_S = 10

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from jobs.demo import market_job as demo
@@ -23,7 +25,7 @@ def stage(pace: float, **fields: float) -> Stage:
     return Stage(demo.AVAILABILITY, tick_s, **hourly, steps=demo.STEPS, step_time_s=step_time_s, **{**known, **fields})
 
 
-@pytest.mark.parametrize("pace", [0.75, 1.0, 1.5])
+@pytest.mark.parametrize("pace", [0.9, 1.0, 1.5])
 @pytest.mark.parametrize("start_s", [2.0, 3.5, 5.0])
 def test_the_demo_is_in_time_and_cheaper_than_uniform_progress_however_long_starts_and_steps_take(
     start_s: float, pace: float
@@ -32,7 +34,7 @@ def test_the_demo_is_in_time_and_cheaper_than_uniform_progress_however_long_star
     told = "\n".join(run.log)
     assert run.ended_s <= run.stage.deadline_s - 5, told
     assert run.num_notices >= 2, told
-    assert len(run.worlds) >= 4, told
+    assert sum(before != after for before, after in pairwise(run.worlds)) >= 3, told
     assert run.num_asked >= 1, told
     assert run.cost_usd("on_demand") > 0, told
     others = {policy: run.baseline_usd(policy) for policy in ("UniformProgress", "OnDemandOnly")}
