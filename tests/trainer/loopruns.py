@@ -49,13 +49,17 @@ def make_loop(config: Any, data: dict[str, Any] | None = None, threads: int = 0)
             self.head = nn.Linear(8, 3)
 
         def forward(self, x: Any) -> Any:
+            x = x.to(self.head.weight.dtype)
             for layer in self.layers:
                 x = nn.functional.dropout(torch.tanh(layer(x)), 0.2, self.training)
-            return self.head(x)
+            return self.head(x).float()
 
     torch.manual_seed(3)
-    model = Model()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, fused=config.parallel == "fsdp")
+    model: Any = Model()
+    if config.lora:
+        model = adapted(model.to(torch.bfloat16 if config.dtype == "bf16" else torch.float32), config.lora)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=config.lr, fused=config.parallel == "fsdp")
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=config.steps)
     stream = rows("stream", 7)
 
@@ -83,6 +87,14 @@ def make_loop(config: Any, data: dict[str, Any] | None = None, threads: int = 0)
         model=model, optimizer=optimizer, scheduler=scheduler, source=source, loss=loss, steps=config.steps,
         session=session, options=options, max_grad_norm=1.0,
     )  # fmt: skip
+
+
+def adapted(model: Any, rank: int) -> Any:
+    """The model with adapters on its layers, which alone are trained, in its own numbers."""
+    from peft import LoraConfig, get_peft_model
+
+    given = LoraConfig(r=rank, target_modules=["layers.0", "layers.1"])
+    return get_peft_model(model, given, autocast_adapter_dtype=False)
 
 
 def train_loop(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.paths import COUNTS, assert_nothing_lost
+from tests.trainer.paths import COUNTS, Course, assert_equal_bits, assert_nothing_lost, run_paths
 from tests.trainer.worlds import base_config, run_world, train, write_shards
 
 pytestmark = pytest.mark.timeout(300)
@@ -220,6 +220,62 @@ def test_a_sigterm_during_a_save_lets_it_end_and_needs_no_other(folder: Path) ->
     ranks = run_world(2, _told_while_saving, folder, folder=folder)
     assert [rank["code"] for rank in ranks] == [81, 81]
     assert ranks[0]["saved"] == [(1, "verified"), (2, "verified")]
+
+
+def told_to_resize_while_saving(config: Any, session: Any, entries: Any) -> Any:
+    """The launcher's trainer; the order to resize comes while the periodic snapshot before step 2 is being written."""
+    from trainer_client.finetune import build_trainer
+    from trainer_client.protocol import Directive
+
+    trainer = build_trainer(config, session, entries)
+    store = trainer.saver.store
+    write, begin = store.write, store.begin
+
+    def order(step: int) -> None:
+        if step == 2:
+            raw = {"id": "d1", "action": "resize", "args": {"num_workers": 3}}
+            session._inbox.receive([Directive.parse(raw)])
+
+    def interrupted(step: int, *args: Any, **kwargs: Any) -> Any:
+        order(step)
+        return write(step, *args, **kwargs)
+
+    def interrupted_begin(step: int) -> Any:
+        order(step)
+        return begin(step)
+
+    if config.parallel == "fsdp":
+        store.begin = interrupted_begin  # type: ignore[method-assign]
+    else:
+        store.write = interrupted  # type: ignore[method-assign]
+    return trainer
+
+
+def test_an_order_to_resize_during_a_save_lets_it_end_and_loses_nothing(tmp_path: Path) -> None:
+    """Written at once and behind the back of the training; copies and slices."""
+    fields = {"steps": 5, "snapshot_every": 1, "fidelity": "exact"}
+    told = ({"build": told_to_resize_while_saving}, {"build": None})
+    found = run_paths(
+        tmp_path,
+        {
+            "one": Course((1,), (), fields),
+            "copies": Course((2, 3), (), fields, told),
+            "async": Course((2, 3), (), fields | {"async_snapshots": True}, told),
+            "one_sliced": Course((1,), (), fields | {"parallel": "fsdp"}),
+            "slices": Course((2, 3), (), fields | {"parallel": "fsdp"}, told),
+        },
+    )
+    for name, whole in (("copies", "one"), ("async", "one"), ("slices", "one_sliced")):
+        (one,), (first, rest) = found[whole], found[name]
+        assert [rank["code"] for rank in first] == [80, 80]
+        assert [(ack.id, ack.outcome) for ack in first[0]["acks"]] == [("d1", "applied")]
+        assert {told["status"] for told in first[0]["snapshots"]} <= {"verified", "deleted"}
+        assert (2, "verified") in [(told["step"], told["status"]) for told in first[0]["snapshots"]]
+        assert rest[0]["start"] >= 2
+        assert [rank["code"] for rank in rest] == [0, 0, 0]
+        assert_nothing_lost(found[name], one)
+        assert_equal_bits(found[name], one)
+    assert found["copies"][1][0]["start"] == 2
 
 
 def _streams(folder: Path, seen: Path | None = None) -> list[float]:

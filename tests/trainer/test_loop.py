@@ -173,3 +173,26 @@ def test_the_example_is_preempted_and_resumed_by_other_workers_and_reports_each_
         first, second = server.state.named("start")
         assert (second["start_step"], second["world_size"]) == (lefts[1], 1)
         assert second["loaded_digest"] in [told.get("digest") for told in server.state.named("snapshots")]
+
+
+def test_adapters_in_bf16_are_resized_inside_a_step_to_the_bit_in_copies_and_in_slices(tmp_path: Path) -> None:
+    lora = {"fidelity": "exact", "lora": 4, "dtype": "bf16"}
+    found = run_paths(
+        tmp_path,
+        {
+            "one": Course((1,), (), lora),
+            "copies": Course((3, 2), ((1, 0),), lora),
+            "slices": Course((3, 2), ((1, 0),), lora | {"parallel": "fsdp"}),
+        },
+        write=lambda *_: None,
+        run=loop_each,
+        **FIELDS,
+    )
+    (one,) = found["one"]
+    for name in ("copies", "slices"):
+        (_, micro_step) = starts(found[name])[1]
+        assert micro_step > 0
+        assert [stage[0]["code"] for stage in found[name]] == [81, 0]
+        assert_nothing_lost(found[name], one)
+        assert_equal_bits(found[name], one)
+    assert list((tmp_path / "slices").rglob("slices-0001.pt"))
