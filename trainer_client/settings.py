@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from accelerate.utils import DistributedType
 from transformers import TrainingArguments
 
+from trainer_client.encoding import BatchSource
+from trainer_client.indexed import IndexedSource
 from trainer_client.parallel import fit_to_slices
 
 if TYPE_CHECKING:
@@ -38,8 +40,18 @@ class SettingRefused(ValueError):
     """A setting that this trainer does not follow; the message names it and says what would work."""
 
 
+def check_source(source: BatchSource) -> None:
+    """Refuse (`SettingRefused`) data whose micro-batches do not say how many tokens are supervised: the loss is divided by them."""
+    if isinstance(source, IndexedSource):
+        raise SettingRefused(
+            "a Trainer divides the loss by the supervised tokens of the whole global batch, which an IndexedSource does not count: "
+            "data sets and streams of one's own are for ElasticLoop; for a Trainer write them into shards and give a BatchSource"
+        )
+
+
 def check_args(trainer: BidirectionalMixin) -> None:
     """Refuse (`SettingRefused`) or change what does not go with a `BidirectionalMixin` in its arguments and parts."""
+    check_source(trainer.source)
     args = trainer.args
     wrong = not_followed(args, trainer.refused)
     wrong += [f"{name}: {why}" for name, why in trainer.refused_parts.items() if getattr(trainer, name) is not None]

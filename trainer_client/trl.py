@@ -22,7 +22,7 @@ from torch import nn
 from trl import DPOTrainer, SFTTrainer
 
 from trainer_client.encoding import BatchSource
-from trainer_client.settings import OF_THE_LOOP, SettingRefused, not_followed
+from trainer_client.settings import OF_THE_LOOP, SettingRefused, check_source, not_followed
 from trainer_client.slices import Slices, nothing
 from trainer_client.trainer import BidirectionalMixin
 from trainer_client.trlencoding import PreferenceEncoder, SupervisedEncoder, as_supervised
@@ -53,6 +53,7 @@ class TrlMixin(BidirectionalMixin):
     refused_parts = dict[str, str]()  # trl has a loss and a data set of its own
 
     def __init__(self, *args: Any, source: BatchSource, **kwargs: Any) -> None:
+        check_source(source)  # before a sample of it is shown to trl
         given = kwargs.get("args")
         wrong = not_followed(given, self.refused)
         if kwargs.get("train_dataset") is not None:

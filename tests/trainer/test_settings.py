@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -130,3 +131,21 @@ def _packed_in_slices(folder: Path, is_looked_at: bool) -> list[Any]:
 def test_slices_train_as_if_nobody_had_looked_whether_the_model_mixes_samples(folder: Path) -> None:
     looked, unlooked = [run_world(2, _packed_in_slices, folder, way, folder=folder) for way in (True, False)]
     assert looked == unlooked
+
+
+def test_data_sets_of_ones_own_are_refused_where_a_trainer_would_divide_by_what_they_do_not_count() -> None:
+    from trainer_client.indexed import IndexedSource, Stream
+    from trainer_client.settings import SettingRefused
+    from trainer_client.trainer import BidirectionalTrainer
+    from trainer_client.trl import CounterflowDPOTrainer, CounterflowSFTTrainer
+
+    data: dict[str, Any] = {"a": [1, 2, 3], "s": Stream(lambda first: iter(range(first, 9)), 9)}
+    source = IndexedSource(data, global_batch=2, micro_batch=1, collate=list)
+    half_made: Any = SimpleNamespace(source=source)  # nothing else is looked at before
+    trls: list[Any] = [CounterflowSFTTrainer, CounterflowDPOTrainer]
+    said = "are for ElasticLoop; for a Trainer write them into shards"
+    with pytest.raises(SettingRefused, match=said):
+        BidirectionalTrainer._check_args(half_made)
+    for trainer in trls:
+        with pytest.raises(SettingRefused, match=said):
+            trainer(model=None, source=source, options=None)
