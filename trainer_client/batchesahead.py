@@ -33,7 +33,7 @@ class Wanted(NamedTuple):
     """A micro-batch of `visits` [N], by which it is known: equal ones are equal to the bit."""
 
     step: int
-    index: int
+    place: int  # in the global batch
     visits: tuple[Visit, ...]
 
 

@@ -237,9 +237,9 @@ class BatchSource:
         """
         wanted = [self._wanted(plan, index, micro_batch or self.micro_batch) for index in indices]
         ahead = self._batches_ahead
-        ready = {item.index: found for item in wanted if ahead and (found := ahead.take(item)) is not None}
-        missing = [item for item in wanted if item.index not in ready]
-        ready |= zip([item.index for item in missing], self._made(missing, self.encoder), strict=True)
+        ready = {item.place: found for item in wanted if ahead and (found := ahead.take(item)) is not None}
+        missing = [item for item in wanted if item.place not in ready]
+        ready |= zip([item.place for item in missing], self._made(missing, self.encoder), strict=True)
         self._look_ahead(plan, indices)
         return [ready[index] for index in indices]
 
@@ -279,7 +279,7 @@ class BatchSource:
             raise fault_of(error, visits, self, encoder) from error
         return [
             MicroBatch(
-                item.index, fields, np.array([visit.shard for visit in item.visits], dtype=np.int64), num_supervised
+                item.place, fields, np.array([visit.shard for visit in item.visits], dtype=np.int64), num_supervised
             )
             for item, (fields, num_supervised) in zip(wanted, collated, strict=True)
         ]

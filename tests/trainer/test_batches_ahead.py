@@ -178,7 +178,7 @@ def test_encoders_of_trl_have_a_tokenizer_for_each_thread_and_share_what_was_enc
     plain = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     plain.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, eos_token="<eos>", unk_token="<unk>")
-    place = {"output_dir": str(tmp_path), "use_cpu": True, "report_to": "none", "bf16": False}
+    place: dict[str, Any] = {"output_dir": str(tmp_path), "use_cpu": True, "report_to": "none", "bf16": False}
     pair = {"prompt": "red", "chosen": "green", "rejected": "blue", "completion": "blue green"}
     for one in (
         SupervisedEncoder(tokenizer, SFTConfig(**place)),
