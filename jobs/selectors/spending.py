@@ -11,7 +11,7 @@ from statistics import median
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import Count, Exists, OuterRef, Q
+from django.db.models import Count, Exists, Max, OuterRef, Q
 
 from jobs.clusters import worker_price
 from jobs.machines import is_planned
@@ -23,9 +23,10 @@ from jobs.states import JOB_ACTIVE
 WARN_SHARE = Decimal("0.8")  # of the budget
 LEAVE_S = 60.0  # until the job itself has shown how long a change takes
 CONFIRM_S = 15.0  # after the grace, until the backend has confirmed the end
+Ends = tuple[int, dt.datetime | None]
 LOOK_S = 6.0  # two periods of the sweep: one may be late
-# Job -> (machines that have ended, what they have cost): that changes no more.
-_ended: dict[UUID, tuple[int, Decimal]] = {}
+# Job -> (machines that have ended and the last of their ends, what they have cost): with these two that changes, too.
+_ended: dict[UUID, tuple[Ends, Decimal]] = {}
 
 
 @dataclass(frozen=True)
@@ -118,13 +119,13 @@ def _ended_usd(jobs: Sequence[Job]) -> dict[int, Decimal]:
     """Job id -> what its ended machines have cost; machines are read only where another has ended."""
     by_id = {job.pk: job for job in jobs}
     ended = Instance.objects.filter(status="terminated")
-    counted = ended.filter(job__in=by_id).order_by().values_list("job_id").annotate(n=Count("id"))
-    nums: dict[int, int] = {pk or 0: num for pk, num in counted}
-    stale = [pk for pk, num in nums.items() if _ended.get(by_id[pk].uuid, (0, 0))[0] != num]
+    counted = ended.filter(job__in=by_id).order_by().values_list("job_id").annotate(n=Count("id"), last=Max("ended_at"))
+    ends: dict[int, Ends] = {pk or 0: (num, last) for pk, num, last in counted}
+    stale = [pk for pk, each in ends.items() if _ended.get(by_id[pk].uuid, (None,))[0] != each]
     fresh: dict[int, Decimal] = defaultdict(Decimal)
     for machine in ended.filter(job__in=stale) if stale else ():
         fresh[machine.job_id or 0] += instance_cost_usd(machine, start=None, end=machine.ended_at or machine.status_at)
     for pk in stale:
-        _ended[by_id[pk].uuid] = (nums[pk], fresh[pk])
+        _ended[by_id[pk].uuid] = (ends[pk], fresh[pk])
     found: dict[int, Decimal] = defaultdict(Decimal)
-    return found | {pk: _ended[by_id[pk].uuid][1] for pk in nums}
+    return found | {pk: _ended[by_id[pk].uuid][1] for pk in ends}

@@ -14,7 +14,7 @@ from jobs.epoch import plans_tick
 from jobs.errors import Conflict
 from jobs.models import Command, Event, Instance, Job, PlanState
 from jobs.selectors.costs import job_costs_usd
-from jobs.selectors.spending import LEAVE_S
+from jobs.selectors.spending import LEAVE_S, spending_of
 from jobs.services.attempts import attempt_finish
 from jobs.services.events import SYSTEM
 from jobs.services.instances import instance_terminated
@@ -204,6 +204,15 @@ def test_twenty_jobs_that_near_their_budgets_together_all_leave_in_time_in_few_q
     ) as asked:
         budgets_sweep(now=later(60))
     assert len(asked) < 60, f"{len(asked)} for {len(jobs) + len(calm)} jobs"
+
+
+def test_a_machine_that_turns_out_to_have_ended_later_counts_in_what_is_spent() -> None:
+    job = fixed_job()
+    Instance.objects.filter(job=job).update(status="terminated", status_at=later(60), ended_at=later(60))
+    before = spending_of(job=job, now=later(60)).spent_usd
+    Instance.objects.filter(job=job).update(ended_at=later(120))
+    assert spending_of(job=job, now=later(120)).spent_usd == pytest.approx(2 * before)
+    assert before > 0
 
 
 def test_a_budget_without_a_price_stops_nothing() -> None:
