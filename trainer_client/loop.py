@@ -18,7 +18,7 @@ import math
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
@@ -33,6 +33,7 @@ from trainer_client.encoding import BatchSource, MicroBatch
 from trainer_client.evaluation import evaluate_now, evaluation_tell, to_device
 from trainer_client.fence import StaleAttempt
 from trainer_client.finetune_config import ConfigError
+from trainer_client.furtherstates import Scaling, Stateful
 from trainer_client.gradnorm import clip, gradient_norm
 from trainer_client.indexed import IndexedSource
 from trainer_client.journal import Journal
@@ -70,6 +71,7 @@ class ElasticLoop:
     `seed`: of dropout and the like; random numbers drawn in `loss` depend on it, the step and the micro-batch only. `refused`:
     snapshots not to be gone on with, by default those that the launcher names. With `parallel="fsdp"` the model is cut in place and
     the optimizer, which must be new, gets its slices; `loss` calls the model as often for one micro-batch as for any other.
+    `further`: objects by name whose states snapshots hold, too; a `torch.amp.GradScaler` among them scales the loss.
     """
 
     may_be_in_slices = True
@@ -89,6 +91,7 @@ class ElasticLoop:
         max_grad_norm: float = 0.0,
         seed: int = 0,
         refused: Iterable[str] | None = None,
+        further: Mapping[str, Stateful] = {},
     ) -> None:
         if steps < 1:
             raise ValueError(f"steps must be at least 1, not {steps}")
@@ -97,7 +100,10 @@ class ElasticLoop:
         self.agreement = self.session.agreement
         self.model, self.optimizer, self.source, self.options = model, optimizer, source, options
         host = cast("BidirectionalMixin", self)  # it has all that these ask of a trainer
+        self.further, self._scaling = further, Scaling(further)
         if are_cut(host):
+            if self._scaling.is_used:
+                raise ValueError("a GradScaler sees no more than the slices of its rank: choose copies, or bf16")
             self.slices = cut_with_optimizer(model, optimizer, self.agreement)
         self.ranks_are_free = self.slices is None
         self.lr_scheduler = scheduler or torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
@@ -202,6 +208,7 @@ class ElasticLoop:
             self._along = batch.micro[-1] if batch.micro else self._first_of(batch.step)
         self.runner.run(self.model, batch)
         (num_tokens,) = self.agreement.sum([sum(part[1] for part in self.runner.sums.collect().values())])
+        self._scaling.unscale(self.optimizer, self.args.device)
         trained = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
         for parameter in trained:
             parameter.grad.div_(max(1, num_tokens))  # type: ignore[union-attr]
@@ -211,7 +218,7 @@ class ElasticLoop:
         if self.guard.skips(self._norm, self.step):
             self.optimizer.zero_grad(set_to_none=True)
         self.leave = self.leave or self.guard.leave
-        self.optimizer.step()
+        self._scaling.step(self.optimizer)
         self.lr_scheduler.step()
         self.optimizer.zero_grad(set_to_none=True)
 
@@ -220,7 +227,7 @@ class ElasticLoop:
         key = combine(self.args.seed & (2**64 - 1), _MICRO_SEED, batch.step, micro.index & 0xFFFFFFFF)
         torch.manual_seed(int(key) >> 1)
         loss, count = self._loss(to_device(micro.fields, self.args.device))
-        loss.sum().backward()
+        self._scaling.scaled(loss.sum()).backward()
         self.runner.sums.add(*by_sample(loss.detach(), count, micro.shard), micro.shard)
         return loss.detach().sum() / max(1, batch.num_supervised)
 

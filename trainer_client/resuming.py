@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer_client.digests import combined_digest, differing_parts, part_digests, state_digest
 from trainer_client.frozen import check_frozen
+from trainer_client.furtherstates import further_states, load_further
 from trainer_client.kept import say_kept, settings_given, take_over
 from trainer_client.partialstep import PartialStep, Sums, sums_for, takers, together, work_of
 from trainer_client.saving import UNREADABLE, compute_environment, proof
@@ -80,6 +81,7 @@ class Resumption:
         """Everything into its place; what is there now for the digest, and the digests of gradients that this rank read."""
         trainer, loaded = self._trainer, self.loaded
         self._load_tensors()
+        load_further(trainer, loaded.tensors)
         trainer.lr_scheduler.load_state_dict(loaded.tensors["scheduler"])
         trainer.source.mixture.load_state_dict(loaded.head["mixture"])
         trainer.args.seed = loaded.head["seed"]  # of dropout and the like, as of the data
@@ -146,7 +148,8 @@ class Resumption:
         empty = state_digest({"pieces": {}})
         all_gradients = [gradients.get(rank, empty) for rank in range(len(self.loaded.head["gradient_digests"]))]
         model, optimizer = self._live()
-        state = digest_parts(head, model, optimizer, self._trainer.lr_scheduler.state_dict(), all_gradients)
+        further = further_states(self._trainer)
+        state = digest_parts(head, model, optimizer, self._trainer.lr_scheduler.state_dict(), all_gradients, further)
         parts = self.parts = part_digests(state)
         self.digest = combined_digest(parts)
         different = differing_parts(parts, saved)

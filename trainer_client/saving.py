@@ -19,6 +19,7 @@ from trainer_client.digests import combined_digest, part_digests, state_digest
 from trainer_client.fence import StaleAttempt
 from trainer_client.flushing import Flush
 from trainer_client.frozen import frozen_digests
+from trainer_client.furtherstates import FURTHER, further_states
 from trainer_client.kept import flags_of
 from trainer_client.partialstep import PartialStep
 from trainer_client.snapshots import Measured, Snapshot, SnapshotCorrupt, step_of
@@ -183,7 +184,7 @@ class StateSaver:
 
     def _tensors(self, by_rank: Sequence[dict[str, Any]]) -> dict[str, Any]:
         trainer = self._trainer
-        return {
+        return further_states(trainer) | {
             "model": model_state(trainer.model),
             "optimizer": trainer.optimizer.state_dict(),
             "scheduler": trainer.lr_scheduler.state_dict(),
@@ -267,7 +268,9 @@ class StateSaver:
 
 def proof(head: dict[str, Any], tensors: dict[str, Any], gradients: Sequence[str]) -> dict[str, Any]:
     """Digests by which a later attempt shows that it holds the same state."""
-    parts = part_digests(digest_parts(head, tensors["model"], tensors["optimizer"], tensors["scheduler"], gradients))
+    further = {FURTHER: tensors[FURTHER]} if FURTHER in tensors else {}
+    own = digest_parts(head, tensors["model"], tensors["optimizer"], tensors["scheduler"], gradients, further)
+    parts = part_digests(own)
     return {"digest": combined_digest(parts), "digest_parts": parts, "gradient_digests": list(gradients)}
 
 

@@ -20,7 +20,7 @@ OWN_EVALUATION = (
     "ShardSet.open(…, held_out_fraction) holds out, and can be left"
 )
 OF_THE_LOOP = {
-    "fp16": "a loss scale is not part of a snapshot; use bf16",
+    "fp16": "accelerate wants a GPU for its loss scale, which is not part of a snapshot; use bf16",
     "num_train_epochs": "a run is max_steps long, as the mixture has no end of its own; source.steps_of(epochs) says how many",
     "train_sampling_strategy": "the mixture gives the order of samples",
     "eval_strategy": OWN_EVALUATION,

@@ -156,16 +156,18 @@ def digest_parts(
     optimizer: Any,
     scheduler: Any,
     gradients: Sequence[str],
+    further: Mapping[str, Any] = {},
 ) -> dict[str, Any]:
     """A state as `digests.part_digests` takes it: the same for what is saved and for what was put back.
 
-    `gradients`: a digest for each rank of the world that saved, none at a boundary. File and world do not count.
+    `gradients`: a digest for each rank of the world that saved, none at a boundary; `further`: more parts, by name. File and world
+    do not count.
     """
     groups = [
         {key: value for key, value in group.items() if isinstance(value, int | float)}
         for group in optimizer["param_groups"]
     ]
-    return {
+    return dict(further) | {
         "parameters": parameters,
         "moments": optimizer["state"],
         "gradients": list(gradients),

@@ -71,8 +71,12 @@ def make_loop(config: Any, data: dict[str, Any] | None = None, threads: int = 0)
     source = IndexedSource(given, collate=together, num_threads=threads, **sizes)
     session = Session(SessionConfig(config.run_dir), journal=Journal(config.gradient_snapshot_dir / "journal"))
 
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**18, growth_interval=2)
+    is_scaled = config.dtype == "fp16"
+
     def loss(micro: dict[str, Any]) -> Any:
-        logits = model(micro["x"])
+        with torch.autocast("cpu", torch.float16, enabled=is_scaled):
+            logits = model(micro["x"])
         each = nn.functional.cross_entropy(logits.transpose(1, 2), micro["y"], ignore_index=-100, reduction="none")
         return each.sum(dim=1), (micro["y"] != -100).sum(dim=1)
 
@@ -85,7 +89,7 @@ def make_loop(config: Any, data: dict[str, Any] | None = None, threads: int = 0)
     )
     return ElasticLoop(
         model=model, optimizer=optimizer, scheduler=scheduler, source=source, loss=loss, steps=config.steps,
-        session=session, options=options, max_grad_norm=1.0,
+        session=session, options=options, max_grad_norm=1.0, further={"scaler": scaler} if is_scaled else {},
     )  # fmt: skip
 
 
@@ -140,6 +144,7 @@ def train_loop(
         "max_steps": loop.args.max_steps,
         "capabilities": session.desk.capabilities(),
         "epochs": source.steps_of(2.0),
+        "scale": loop.further["scaler"].state_dict() if loop.further else None,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -9,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -196,3 +198,31 @@ def test_adapters_in_bf16_are_resized_inside_a_step_to_the_bit_in_copies_and_in_
         assert_nothing_lost(found[name], one)
         assert_equal_bits(found[name], one)
     assert list((tmp_path / "slices").rglob("slices-0001.pt"))
+
+
+def test_a_scaler_of_fp16_is_part_of_the_snapshot_and_of_its_proof(tmp_path: Path) -> None:
+    """Its scale is too large at first, so that steps are skipped, and grows later; all of it goes on where it was in mid-step."""
+    fields = {"fidelity": "exact", "dtype": "fp16"}
+    found = run_paths(
+        tmp_path,
+        {"one": Course((1,), (), fields), "resized": Course((3, 2, 1), ((1, 0), (3, 1)), fields)},
+        write=lambda *_: None,
+        run=loop_each,
+        **FIELDS,
+    )
+    (one,) = found["one"]
+    assert one[0]["scale"]["scale"] != 2.0**18
+    assert [stage[0]["code"] for stage in found["resized"]] == [81, 81, 0]
+    assert starts(found["resized"])[1][1] > 0
+    assert_nothing_lost(found["resized"], one)
+    assert np.array_equal(found["resized"][-1][0]["weights"], one[0]["weights"])
+    norms = {step: columns["grad_norm"] for step, columns in one[0]["steps"].items()}
+    assert not np.isfinite(norms[0])
+    assert np.isfinite(norms[5])
+    for ranks in found["resized"]:
+        for step, columns in ranks[0]["steps"].items():
+            assert repr(columns["grad_norm"]) == repr(norms[step])
+    assert [rank["scale"] for rank in found["resized"][-1]] == [one[0]["scale"]]
+    heads = [json.loads(path.read_text()) for path in (tmp_path / "resized").rglob("state.json")]
+    assert heads
+    assert all("further" in head["digest_parts"] for head in heads)
