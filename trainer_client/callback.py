@@ -2,7 +2,8 @@
 
     trainer = Trainer(..., callbacks=[CounterflowCallback()])
 
-Control points lie between optimizer steps, where Trainer calls `on_step_begin` on all ranks. The loss is reported as shard `all`;
+Control points lie between optimizer steps: asked on all ranks when Trainer begins a step, settled when it has done it, so that no
+rank waits for another but where Trainer makes it. The loss is reported as shard `all`;
 for loss by shard use `BidirectionalTrainer`. That Trainer evaluates or saves is told until the next step begins, as other callbacks
 may have work with it, too. SIGTERM lets all ranks finish the step under way and the next one, save a checkpoint and stop.
 """
@@ -13,6 +14,7 @@ import logging
 import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -20,6 +22,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from trainer_client import protocol
 from trainer_client.coercion import Number, finite_or_none, flatten_numbers
 from trainer_client.directives import Commit, DirectiveRefused
+from trainer_client.leaving import Control
 from trainer_client.session import Leave, Session
 
 log = logging.getLogger("counterflow.callback")
@@ -37,6 +40,7 @@ class CounterflowCallback(TrainerCallback):
         self._handles: dict[str, Any] = {}
         self._lr_factor = 1.0
         self._begun_at = 0.0
+        self._asked: Callable[[], Control] | None = None
         self._logged_step = 0
         self._tokens_seen = 0
         self._step_times: dict[int, float] = {}
@@ -90,9 +94,9 @@ class CounterflowCallback(TrainerCallback):
         """What came since is carried out with the end of this step, where Trainer saves, evaluates and stops."""
         assert self._session is not None
         self._handles = kwargs
-        agreed = self._session.control_point(state.global_step)
-        if agreed.leave is not None and self.leave is None:
-            self.leave = agreed.leave
+        if self._asked is None:  # the first step has none before it
+            self._follow(self._session.control_point(state.global_step))
+        self._asked = self._session.control_later(state.global_step + 1)
         self._tell("")
         self._begun_at = time.perf_counter()
         return control
@@ -101,6 +105,8 @@ class CounterflowCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         self._step_times[state.global_step - 1] = time.perf_counter() - self._begun_at
+        assert self._asked is not None
+        self._follow(self._asked())
         if len(self._step_times) > 100:  # logging is far apart: times go out on their own
             self._report_times()
         for name in self._wanted:
@@ -110,6 +116,10 @@ class CounterflowCallback(TrainerCallback):
             control.should_save = control.should_save or self.leave.save
             control.should_training_stop = True
         return self._tell_what_follows(control)
+
+    def _follow(self, agreed: Control) -> None:
+        if agreed.leave is not None and self.leave is None:
+            self.leave = agreed.leave
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -73,7 +73,9 @@ def take_over(trainer: BidirectionalMixin, given: Settings, head: Mapping[str, A
     ]
     planned, steps = head.get("planned_steps"), trainer.args.max_steps
     if planned is not None and planned != steps:
-        wrong.append(f"--steps {steps}: the snapshot is of a run planned for {planned} (`max_steps` of a Trainer)")
+        wrong.append(
+            f"--steps {steps}: the snapshot is of a run planned for {planned} (`max_steps` of a Trainer, `steps` of a loop)"
+        )
     if wrong:
         raise ConfigError(f"{'; '.join(wrong)}; give the same, or leave out --resume")
     for name, argument in _ARGUMENTS.items():

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
@@ -42,7 +40,6 @@ from trainer_client.mixture import MixtureError
 from trainer_client.nextstep import StepPlanner
 from trainer_client.nonfinite import NonfiniteGuard
 from trainer_client.options import BidirectionalOptions
-from trainer_client.owntime import OWN
 from trainer_client.parallel import accumulation_for, are_cut, resumption_for, saver_for, without_fused
 from trainer_client.permutation import combine
 from trainer_client.resuming import FallBack, Resumption, check_fidelity
@@ -51,6 +48,7 @@ from trainer_client.session import Leave, Session, SessionConfig
 from trainer_client.slices import Slices
 from trainer_client.snapshots import SnapshotCorrupt
 from trainer_client.stepping import LeftInStep, StepBatch, StepRunner
+from trainer_client.stepreport import step_tell
 from trainer_client.takeup import begin_session, take_up
 from trainer_client.training_state import LoadedState
 
@@ -117,7 +115,7 @@ class ElasticLoop:
         self.step = 0
         self._loss = loss
         self._along: MicroBatch | None = None  # of the step under way, to go along with
-        self._refused = os.environ.get("COUNTERFLOW_REFUSE_SNAPSHOTS", "").split(",") if refused is None else refused
+        self._refused = refused
         self.controls = MixtureControls(host)
         self.runner, self.planner, self.saver = StepRunner(host), StepPlanner(host), saver_for(host)
         if isinstance(source, IndexedSource):
@@ -132,7 +130,7 @@ class ElasticLoop:
         self.session.install_signal_handlers()
         try:
             self.saver.claim()
-            take_up(cast("BidirectionalMixin", self), refused=filter(None, self._refused))
+            take_up(cast("BidirectionalMixin", self), refused=self._refused)
             self._begin()
             try:
                 self._train()
@@ -154,11 +152,6 @@ class ElasticLoop:
         """Go on from `loaded`; `run` does so by itself."""
         host = cast("BidirectionalMixin", self)
         check_fidelity(host, loaded)
-        if loaded.head["planned_steps"] != self.args.max_steps:
-            planned = loaded.head["planned_steps"]
-            raise SnapshotCorrupt(
-                f"the snapshot was planned for {planned} steps, not {self.args.max_steps}: give that number"
-            )
         self.resumption = resumption_for(host, loaded, fall_back)
 
     def _begin(self) -> None:
@@ -188,7 +181,7 @@ class ElasticLoop:
                 return
             self._step(batch)
             self.step += 1
-            self._report(batch)
+            step_tell(cast("BidirectionalMixin", self), batch, grad_norm=self._norm, lr=self._lr)
             self._periodic()
 
     def _take_in_growth(self) -> None:
@@ -244,19 +237,6 @@ class ElasticLoop:
     def _first_of(self, step: int) -> MicroBatch:
         (micro,) = self.source.build(self.source.mixture.plan(step), (0,))
         return micro
-
-    def _report(self, batch: StepBatch) -> None:
-        sums, names = self.runner.sums.collect(), self.source.mixture.names
-        self.session.report_step(
-            batch.step,
-            step_time_s=time.perf_counter() - batch.begun_at,
-            tokens=sum(tokens for _, tokens, _ in sums.values()),
-            grad_norm=self._norm,
-            lr=self._lr,
-            compute_s=OWN.own_s() if self.slices is None else None,  # in slices it is full of waiting
-            num_micro=self.runner.num_done,
-            shards={names[shard]: values for shard, values in sums.items()},
-        )
 
     def _periodic(self) -> None:
         options = self.options

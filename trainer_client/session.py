@@ -230,8 +230,20 @@ class Session:
         them anew and calls again. Holds here while paused.
         """
         changed = self.desk.apply_replayed(step)
+        return self._settled(step, sums, self.agreement.sum([*self._flags(step), *sums]), changed)
+
+    def control_later(self, step: int) -> Callable[[], Control]:
+        """The control point before optimizer step `step` in two halves (both collective), around the step before it.
+
+        This one does not wait, so that ranks may drift apart; nothing takes effect before the returned function is called.
+        """
+        answer = self.agreement.sum_later(self._flags(step))
+        return lambda: self._settled(step, (), answer(), self.desk.apply_replayed(step))
+
+    def _settled(self, step: int, sums: Sequence[int], told: list[int], changed: bool) -> Control:
+        """What all ranks were `told`; asked again while they hold."""
         while True:
-            due, terminated, superseded, *added = self.agreement.sum([*self._flags(step), *sums])
+            due, terminated, superseded, *added = told
             if superseded:
                 self._leave = Leave("stopped", protocol.EXIT_SUPERSEDED, "a newer attempt exists", save=False)
             elif due:
@@ -241,6 +253,7 @@ class Session:
                 return Control(step, added, changed, self._leave)
             with busy(self.reporter, "hold"):
                 time.sleep(HOLD_POLL_S)
+            told = self.agreement.sum([*self._flags(step), *sums])
 
     def _flags(self, step: int) -> tuple[int, int, int]:
         due = self.rank == 0 and self._inbox.anything_due(step, self._held)
