@@ -98,7 +98,8 @@ def past_paces_s(*, job: Job) -> list[float]:
         num_done = attempt.last_step + 1 - attempt.start_step
         same = pace_settings(attempt.job.training) == pace_settings(job.training)
         if same and num_done > 0 and attempt.heartbeat_at and attempt.running_at:
-            paces.append(max(0.0, (attempt.heartbeat_at - attempt.running_at).total_seconds()) / num_done)
+            ran_s = (attempt.heartbeat_at - attempt.running_at).total_seconds()
+            paces += [ran_s / num_done] if ran_s > 0 else []  # a clock that was set back says nothing of a pace
     return paces[:MAX_PAST]
 
 

@@ -31,10 +31,10 @@ def budget_check(*, job: Job, now: dt.datetime) -> None:
         raise _refused(job, f"${spent:,.2f} are spent already; give more, or stop the job.")
     pace_s, size, whose = best_pace(job)
     num, price, on_what, of_what = _cheapest(job)
-    if pace_s is None or not price:
+    speed = speed_of(measured_s={size: pace_s}) if pace_s is not None else None
+    if speed is None or not price:
         return
-    speed, steps_left = speed_of(measured_s={size: pace_s}), max(0, job.goal_steps - job.current_step)
-    assert speed is not None
+    steps_left = max(0, job.goal_steps - job.current_step)
     hours = num * steps_left * speed.step_time_s(num) / 3600
     if hours * price > left:
         work = f"{steps_left:,} steps ({whose}) take {hours:,.2f} {on_what}"

@@ -74,3 +74,12 @@ def test_a_budget_is_not_lowered_below_what_the_steps_left_cost(settings: Any) -
     job_change(job=job, changes={"budget_usd": Decimal(3)}, now=NOW, actor=SYSTEM)
     with pytest.raises(Invalid, match="cannot pay"):
         job_change(job=job, changes={"budget_usd": Decimal("2.90")}, now=NOW, actor=SYSTEM)
+
+
+def test_an_attempt_during_which_the_clock_was_set_back_says_nothing_of_a_pace(settings: Any) -> None:
+    settings.LOCAL_USD_PER_HOUR = 3.0
+    team = make_team()
+    with_pace(team, -6.0)
+    assert job_submit(job=draft(team, "5.99"), now=NOW).status == "queued"
+    with_pace(team, 6.0)
+    assert "that is $6.00" in hint(draft(team, "5.99"))
