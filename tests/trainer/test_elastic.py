@@ -95,3 +95,15 @@ def test_a_random_walk_of_resizes_preemptions_and_kills_ends_as_if_nothing_had_b
     told = found.against(undisturbed(tmp_path / "whole", name, num_events + 2))
     assert told["kills"] > 0
     assert misses(name, told) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_walk_of_fifty_events_with_kills_in_saves_evaluations_and_loads_ends_as_if_nothing_had_been(
+    tmp_path: Path,
+) -> None:
+    found = walk(tmp_path / "walk", "evaluated", seed=1, num_events=50, max_world=4, steps=90)
+    told = found.against(undisturbed(tmp_path / "whole", "evaluated", 90))
+    assert told["events"] == 50
+    assert set(told["killed_during"]) == {"micro-batch", "save", "evaluation", "load"}
+    assert misses("evaluated", told) == []

@@ -1,7 +1,8 @@
 """Runs in any mode that are told to leave, resized and killed at random, until they are done. Deterministic for a seed.
 
-Every event ends an attempt of its own, of real processes: by SIGTERM, by an order to resize, or by SIGKILL in the midst of a
-micro-batch. What a rank does it writes to a file as it does it; of an attempt counts what its newest snapshot holds.
+Every event ends an attempt of its own, of real processes: by SIGTERM, by an order to resize, or by SIGKILL after a micro-batch or,
+in modes that say so, in the midst of a save, an evaluation or a load. What a rank does it writes to a file as it does it; of an
+attempt counts what its newest snapshot holds.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import math
 import random
 import signal
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tests.trainer.paths import COUNTS
-from tests.trainer.walkmodes import MODES, Mode, Moment, Order, on_rank
+from tests.trainer.walkmodes import LOAD, MICRO, MODES, Mode, Moment, Order, on_rank
 from tests.trainer.worlds import base_config, run_doomed, run_world
 
 
@@ -68,6 +70,7 @@ class Walk:
         return {
             "events": len(kinds),
             **{f"{kind}s": kinds.count(kind) for kind in ("leave", "resize", "kill")},
+            "killed_during": dict(Counter(order.during for order in self.orders if order.kind == "kill")),
             "steps": len(whole.steps),
             "ledger_equal": sorted(self.ledger) == sorted(whole.ledger) and list(self.steps) == list(whole.steps),
             "counts_equal": [row["counts"] for row in self.steps.values()] == [row["counts"] for row in expected],
@@ -96,10 +99,13 @@ def walk(folder: Path, name: str, *, seed: int, num_events: int, max_world: int,
         kind, moment = draw.choice(["leave", "resize", "kill"]), _moment(draw, place, num_micro)
         if moment[0] >= config.steps or found.weights is not None:
             break
-        order = Order(number, world, kind, moment, draw.randint(1, max_world))
+        during = MICRO if len(mode.kills) == 1 else draw.choice(mode.kills)
+        if during == LOAD and place == Place():  # nothing is loaded yet
+            during = MICRO
+        order = Order(number, world, kind, moment, draw.randint(1, max_world), during)
         found.orders.append(order)
         place = _attempt(found, config, name, order)
-        found.steps_lost.append(moment[0] - place.step)
+        found.steps_lost.append(0 if (kind, during) == ("kill", LOAD) else moment[0] - place.step)
         world = order.next_world
     if found.weights is None:
         _attempt(found, config, name, Order(num_events, world))

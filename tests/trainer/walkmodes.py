@@ -16,6 +16,7 @@ from tests.trainer.trlruns import build_sft, write_forms, write_pairs
 from tests.trainer.worlds import training, write_shards
 
 Moment = tuple[int, int]  # step and micro-batch
+MICRO, SAVE, EVALUATION, LOAD = "micro-batch", "save", "evaluation", "load"
 ADDED = b"".join(
     json.dumps({"id": f"n-{n}", "prompt": "say", "response": f"new {n}"}).encode() + b"\n" for n in range(5)
 )
@@ -35,13 +36,17 @@ CHANGES: list[dict[str, Any]] = [
 
 @dataclass(frozen=True)
 class Order:
-    """What ends attempt `number`: its `kind` at `moment`, after which `next_world` workers go on. Kind "": nothing."""
+    """What ends attempt `number`: its `kind` at `moment`, after which `next_world` workers go on. Kind "": nothing.
+
+    A kill falls right after a micro-batch, or `during` the first save or evaluation from the moment's step on, or the load.
+    """
 
     number: int
     world: int
     kind: str = ""
     moment: Moment = (0, 0)
     next_world: int = 1
+    during: str = MICRO
 
 
 Host = Any  # a BidirectionalMixin or an ElasticLoop
@@ -75,12 +80,16 @@ def _looped(config: Any, prepare: Prepare) -> tuple[int, Any]:
 
 @dataclass(frozen=True)
 class Mode:
-    """How a run trains: `fields` of its config, its data, the directives that change them, and what runs it on a rank."""
+    """How a run trains: `fields` of its config, its data, the directives that change them, and what runs it on a rank.
+
+    `kills`: during what it may be killed.
+    """
 
     fields: Fields
     write: Callable[..., Any] = write_shards
     run: Callable[[Any, Prepare], tuple[int, Any]] = _trained
     changes: tuple[dict[str, Any], ...] = ()
+    kills: tuple[str, ...] = (MICRO,)
 
     @property
     def bound(self) -> float:
@@ -109,6 +118,7 @@ def _loop(fields: Fields) -> Mode:
 FSDP: Fields = {"parallel": "fsdp"}
 NEAR: Fields = {"fidelity": "same_world"}
 ASYNC: Fields = {"async_snapshots": True}
+EVALUATED: Fields = {"model": "tiny:20k", "eval_every": 2, "eval_fraction": 0.2}
 LORA: Fields = {"lora": 4, "dtype": "bf16"}
 MODES: dict[str, Mode] = {
     "ddp": Mode(ASYNC, changes=tuple(CHANGES)),
@@ -122,6 +132,7 @@ MODES: dict[str, Mode] = {
     "sft fsdp lora bf16": _sft(FSDP | LORA),
     "dpo": _dpo(ASYNC),
     "dpo fsdp same_world": _dpo(FSDP | NEAR),
+    "evaluated": Mode(EVALUATED, kills=(MICRO, SAVE, EVALUATION, LOAD)),
     "loop": _loop({}),
     "loop same_world": _loop(NEAR),
     "loop fsdp": _loop(FSDP),
@@ -177,7 +188,7 @@ def _watch(host: Host, told: Path, order: Order, changes: tuple[dict[str, Any], 
             args = {"num_workers": order.next_world}
             give({"id": f"r{order.number}", "action": "resize", "args": args, "not_before_step": 0})
         loss = micro_step(model, batch, micro)
-        if order.kind == "kill" and at == order.moment:
+        if order.kind == "kill" and order.during == MICRO and at == order.moment:
             os.kill(os.getpid(), signal.SIGKILL)
         plan, first = source.mixture.plan(batch.step), micro.index * batch.micro_batch
         samples = [
@@ -188,6 +199,37 @@ def _watch(host: Host, told: Path, order: Order, changes: tuple[dict[str, Any], 
         return loss
 
     session.report_step, session.start, host.micro_step = reported, started, noted
+    if order.kind == "kill":
+        _kill_during(host, order)
+
+
+def _kill_during(host: Host, order: Order) -> None:
+    """A save ends before its rename or, every other time, while it is read back; a load with some of it in its place."""
+    from trainer_client.resuming import Resumption
+
+    def deadly(work: Callable[..., Any], is_due: Callable[..., bool] = lambda *_: True) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if is_due(*args):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return work(*args, **kwargs)
+
+        return call
+
+    store, source, evaluate, step = host.saver.store, host.source, host.evaluate_held_out, order.moment[0]
+    if order.during == SAVE and order.number % 2:
+        store.publish = deadly(store.publish, lambda draft, at, *_: at >= step)
+    elif order.during == SAVE:
+        store.verify = deadly(store.verify, lambda path: int(path.name.split("-")[1]) >= step)
+    elif order.during == LOAD and host.session.rank == order.number % order.world:
+        Resumption._restore_rng = deadly(Resumption._restore_rng)  # type: ignore[method-assign]
+
+    def evaluated(at: int) -> Any:
+        if at >= step and host.session.rank == 0:
+            source.encoder.encode = deadly(source.encoder.encode)
+        return evaluate(at)
+
+    if order.during == EVALUATION:
+        host.evaluate_held_out = evaluated
 
 
 def _checksum(fields: Mapping[str, Any]) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.trainer.warm"])
 DEADLINE_S = 240.0
+ORPHANED_S = 2.0  # for ranks of which another was killed
 
 
 def write_shards(folder: Path, counts: dict[str, int], *, long_every: int = 5) -> Path:
@@ -55,14 +56,16 @@ def run_world(world_size: int, target: Callable[..., Any], *args: Any, folder: P
 def run_doomed(world_size: int, target: Callable[..., Any], *args: Any, folder: Path) -> list[int]:
     """As `run_world`, for ranks that are killed or lose one that is; their exit codes (-9: by SIGKILL)."""
     ranks, pipes = _start(world_size, target, args, folder)
-    multiprocessing.connection.wait([process.sentinel for process in ranks], DEADLINE_S)
-    for process in ranks:  # the others lose their connection to the one that is gone
-        process.join(10.0)
+    has_ended = bool(multiprocessing.connection.wait([process.sentinel for process in ranks], DEADLINE_S))
+    for process in ranks:  # the others lose their connection to the one that is gone, and end or wait for it in vain
+        process.join(ORPHANED_S)
         if process.is_alive():
             process.kill()
             process.join()
     for reader in pipes:
         reader.close()
+    if not has_ended:
+        raise TimeoutError(f"no rank ended within {DEADLINE_S} s")
     return [process.exitcode or 0 for process in ranks]
 
 
