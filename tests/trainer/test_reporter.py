@@ -49,10 +49,13 @@ def make(tmp_path: Path, server: FakeServer, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("trainer_client.reporter.AWAY_INTERVAL_S", 0.1)
     made = []
 
-    def build(url: str = server.url, spool: Path = tmp_path / "spool", **fields: Any) -> Reporter:
+    def build(
+        url: str = server.url, spool: Path = tmp_path / "spool", *, is_started: bool = True, **fields: Any
+    ) -> Reporter:
         reporter = Reporter(Outbox(spool), Transport(url, "a1", "cf_t"), **{"worker": 0, "interval_s": 0.05} | fields)
         made.append(reporter)
-        reporter.start()
+        if is_started:
+            reporter.start()
         return reporter
 
     yield build
@@ -208,10 +211,11 @@ def test_finish_is_the_last_word_even_when_handed_over_before_the_last_points(ma
     order: list[str] = []
     real = server.state.take
     server.state.take = lambda kind, body, **kw: (order.append(kind), real(kind, body, **kw))[1]  # type: ignore[method-assign]
-    reporter = make(interval_s=5.0)
+    reporter = make(interval_s=5.0, is_started=False)  # nothing is collected before all is handed over
     reporter.post("start", {"protocol": 1})
     reporter.post("finish", {"protocol": 1})
     add(reporter, range(3))
+    reporter.start()
     assert reporter.close(10.0)
     assert order == ["start", "reports", "finish"]
 
