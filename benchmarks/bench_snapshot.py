@@ -218,7 +218,12 @@ def table(sizes: dict[str, dict[str, Any]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], default=list(SIZES_M))
+    parser.add_argument(
+        "--sizes",
+        help="in millions of parameters; empty: only the resize",
+        type=lambda text: [int(size) for size in text.split(",") if size],
+        default=list(SIZES_M),
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="the smallest size once, a small model for the resize")
     parser.add_argument("--folder", type=Path, default=ROOT / "var" / "bench", help="on the disk to be measured")
@@ -235,7 +240,8 @@ def main() -> int:
             )
             return 0
         found = {str(size): _in_own_process(size, repeats, flags.folder) for size in sizes}
-        print(table(found), flush=True)
+        if found:
+            print(table(found), flush=True)
         from benchmarks.snapshot_resize import measure_resize
 
         write_shards(folder)
