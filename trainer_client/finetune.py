@@ -17,12 +17,13 @@ from trainer_client.encoding import BatchSource, Encoder
 from trainer_client.finetune_config import ConfigError, FinetuneConfig
 from trainer_client.finetune_preference import preference_trainer
 from trainer_client.journal import Journal, write_durably
+from trainer_client.lastword import told
 from trainer_client.mixture import ShardedMixture
 from trainer_client.models import add_lora, obtain_model
 from trainer_client.options import BidirectionalOptions
 from trainer_client.packing import mixes_samples
 from trainer_client.processgroup import init_process_group
-from trainer_client.running import run_trainer, told
+from trainer_client.running import USER_ERRORS, train_through
 from trainer_client.sampleforms import answered, preferred
 from trainer_client.session import Session, SessionConfig
 from trainer_client.sharddata import ShardEntry, ShardSet, load_shard_config
@@ -42,7 +43,7 @@ def run_worker(config: FinetuneConfig) -> int:
     session_config = SessionConfig.from_env(config.run_dir, config.scheduler_endpoint)
     session = Session(session_config, journal=Journal(config.gradient_snapshot_dir / "journal"))
     session.install_signal_handlers()
-    return told(session, lambda: _train(config, session))
+    return told(session, lambda: _train(config, session), USER_ERRORS)
 
 
 def _train(config: FinetuneConfig, session: Session) -> int:
@@ -51,7 +52,7 @@ def _train(config: FinetuneConfig, session: Session) -> int:
         planned = replace(config, steps=int(trainer.args.max_steps))
         config.run_dir.mkdir(parents=True, exist_ok=True)
         write_durably(config.run_dir / "config.json", json.dumps(planned.public(), indent=1).encode())
-    return run_trainer(trainer, resume=config.resume, refused=config.refused())
+    return train_through(trainer, resume=config.resume, refused=config.refused())
 
 
 def build_trainer(config: FinetuneConfig, session: Session, entries: list[ShardEntry]) -> BidirectionalMixin:

@@ -62,9 +62,8 @@ def keep_end(trainer: BidirectionalMixin, head: Mapping[str, Any]) -> None:
 def take_over(trainer: BidirectionalMixin, given: Settings, head: Mapping[str, Any]) -> None:
     """Before there is a schedule: what of the arguments is kept. `ConfigError` names settings that do not go with the snapshot."""
     flags = head.get("flags", {})
-    by_name = not head.get("frozen") and (
-        flags.get("lora") or flags.get("method") == "dpo"
-    )  # no digests to compare: `frozen`
+    # Without digests to compare (`frozen`) the model goes by its name.
+    by_name = not head.get("frozen") and (flags.get("lora") or flags.get("method") == "dpo")
     fixed = {*ON_RESUME["refused"], *(("model",) if by_name else ())}
     wrong = [
         f"--{name} {given[name]}: the snapshot is of a run with {flags[name]}"

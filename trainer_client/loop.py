@@ -13,9 +13,7 @@ returns the exit code. The machinery is that of `BidirectionalTrainer`.
 
 from __future__ import annotations
 
-import logging
 import math
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
@@ -29,12 +27,11 @@ from trainer_client.apart import ModelRefused
 from trainer_client.controls import MixtureControls
 from trainer_client.encoding import BatchSource, MicroBatch
 from trainer_client.evaluation import evaluate_now, evaluation_tell, to_device
-from trainer_client.fence import StaleAttempt
 from trainer_client.finetune_config import ConfigError
 from trainer_client.furtherstates import Scaling, Stateful
 from trainer_client.gradnorm import clip, gradient_norm
 from trainer_client.indexed import IndexedSource
-from trainer_client.journal import Journal
+from trainer_client.lastword import told
 from trainer_client.looptools import LoopArgs, NoExport, by_sample, cut_with_optimizer
 from trainer_client.mixture import MixtureError
 from trainer_client.nextstep import StepPlanner
@@ -44,7 +41,7 @@ from trainer_client.parallel import accumulation_for, are_cut, resumption_for, s
 from trainer_client.permutation import combine
 from trainer_client.resuming import FallBack, Resumption, check_fidelity
 from trainer_client.samedata import check_same
-from trainer_client.session import Leave, Session, SessionConfig
+from trainer_client.session import Leave, Session, open_session
 from trainer_client.slices import Slices
 from trainer_client.snapshots import SnapshotCorrupt
 from trainer_client.stepping import LeftInStep, StepBatch, StepRunner
@@ -54,8 +51,6 @@ from trainer_client.training_state import LoadedState
 
 if TYPE_CHECKING:
     from trainer_client.trainer import BidirectionalMixin
-
-log = logging.getLogger("counterflow.loop")
 
 # The snapshot is sound, but of another run, or the model cannot be trained by workers that come and go.
 NOT_THIS_RUN = (SnapshotCorrupt, MixtureError, ConfigError, ModelRefused)
@@ -93,8 +88,7 @@ class ElasticLoop:
     ) -> None:
         if steps < 1:
             raise ValueError(f"steps must be at least 1, not {steps}")
-        journal = Journal(options.snapshot_dir / "journal")
-        self.session = session or Session(SessionConfig.from_env(), journal=journal)
+        self.session = session or open_session(options.snapshot_dir)
         self.agreement = self.session.agreement
         self.model, self.optimizer, self.source, self.options = model, optimizer, source, options
         host = cast("BidirectionalMixin", self)  # it has all that these ask of a trainer
@@ -129,24 +123,19 @@ class ElasticLoop:
         """Train to the end, or until all ranks are to leave; the exit code (collective)."""
         self.session.install_signal_handlers()
         try:
-            self.saver.claim()
-            take_up(cast("BidirectionalMixin", self), refused=self._refused)
-            self._begin()
-            try:
-                self._train()
-            except LeftInStep:
-                pass
-            return self._conclude()
-        except StaleAttempt as error:
-            return self._end("stopped", protocol.EXIT_SUPERSEDED, str(error))
-        except NOT_THIS_RUN as error:
-            log.error("%s", error)
-            return self._end("failed", protocol.EXIT_BAD_CONFIG, str(error), "user_error")
-        except Exception as error:  # whatever ended the training is the last thing the server must hear
-            log.exception("training failed")
-            return self._end("failed", 1, "".join(traceback.format_exception_only(error)).strip())
+            return told(self.session, self._run_through, NOT_THIS_RUN)
         finally:
             self.source.close()
+
+    def _run_through(self) -> int:
+        self.saver.claim()
+        take_up(cast("BidirectionalMixin", self), refused=self._refused)
+        self._begin()
+        try:
+            self._train()
+        except LeftInStep:
+            pass
+        return self._conclude()
 
     def resume(self, loaded: LoadedState, fall_back: FallBack | None = None) -> None:
         """Go on from `loaded`; `run` does so by itself."""
@@ -265,14 +254,13 @@ class ElasticLoop:
         """The last snapshot, then the last word."""
         if self.leave is None:
             self.saver.save(self.step)
-            code = self._end("done", protocol.EXIT_DONE, "")
-        else:
-            code = self._end(self.leave.outcome, self.leave.exit_code, self.leave.reason)
+        last = self.leave or Leave("done", protocol.EXIT_DONE, "")
+        code = self.session.finish(
+            outcome=last.outcome,
+            step=self.step,
+            exit_code=last.exit_code,
+            failure_class=last.args.get("failure_class"),
+            message=last.reason,
+        )
         self.agreement.barrier()
         return code
-
-    def _end(self, outcome: str, code: int, message: str, kind: str | None = None) -> int:
-        if outcome == "failed" and self.session.reporter is not None:
-            self.session.reporter.start_if_needed()
-        kind = self.leave.args.get("failure_class") if self.leave else kind
-        return self.session.finish(outcome=outcome, step=self.step, exit_code=code, failure_class=kind, message=message)

@@ -42,7 +42,7 @@ from trainer_client.transport import Transport
 
 log = logging.getLogger("counterflow.session")
 
-__all__ = ["Control", "DirectiveRefused", "Leave", "Session", "SessionConfig"]
+__all__ = ["Control", "DirectiveRefused", "Leave", "Session", "SessionConfig", "open_session"]
 
 START_WAIT_S = 3.0
 FINISH_WAIT_S = 10.0
@@ -308,3 +308,8 @@ class Session:
         outcome, code = ("done", protocol.EXIT_DONE) if reached else ("stopped", protocol.EXIT_STOPPED)
         leave = Leave(outcome, code, str(args.get("reason") or "stopped by directive"))
         return lambda: self.request_leave(leave)
+
+
+def open_session(snapshot_dir: Path) -> Session:
+    """The session that the environment describes, for a run whose snapshots lie in that folder."""
+    return Session(SessionConfig.from_env(), journal=Journal(snapshot_dir / "journal"))

@@ -36,8 +36,7 @@ from trainer_client.options import BidirectionalOptions
 from trainer_client.parallel import accumulation_for, are_cut, exporter_for, resumption_for, saver_for, without_fused
 from trainer_client.permutation import combine
 from trainer_client.resuming import FallBack, Resumption, check_fidelity
-from trainer_client.running import open_session
-from trainer_client.session import Leave, Session
+from trainer_client.session import Leave, Session, open_session
 from trainer_client.settings import OF_THE_LOOP, OF_THE_LOSS, PARTS, check_args, check_resume, model_adds_router_loss
 from trainer_client.slices import Slices, nothing
 from trainer_client.stepping import LeftInStep, StepBatch, StepRunner

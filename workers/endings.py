@@ -50,9 +50,7 @@ def attempt_conclude(*, attempt: Attempt, observed: Observation, now: dt.datetim
     actor = TRAINER if observed.result else SYSTEM
     lost = machines_missing(attempt) if outcome == "preempted" and attempt.status in ATTEMPT_LIVE else []
     attempt_finish(attempt=attempt, now=now, outcome=outcome, word=word, actor=actor)
-    if (
-        lost
-    ):  # the work of it and the machine: nothing more is begun there, another is planned for, and its end is asked for
+    if lost:  # nothing more is begun on the machine, its end is asked for, and another is planned for
         machines_release(instances=lost, now=now)
         plan_ask(job=attempt.job, now=now, why="A machine is missing.")
     if awaits_proof(attempt=attempt) and not on_cluster(attempt.job):  # a cluster has its nodes back with the end

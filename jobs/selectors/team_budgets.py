@@ -25,8 +25,9 @@ from jobs.selectors.spending import LOOK_S, WARN_SHARE, leave_times_s
 
 BUDGET = "team budget"  # how every refusal begins
 ZERO = Decimal(0)
-# (team, beginning of the month) -> machine that has ended -> what it has cost in that month: that changes no more.
-_ended: dict[UUID, tuple[dt.datetime, dict[UUID, Decimal]]] = {}
+# team -> beginning of the month, and what a machine has cost in it that ended then. An end may be told anew, and later.
+_Ended = dict[tuple[UUID, dt.datetime | None], Decimal]
+_ended: dict[UUID, tuple[dt.datetime, _Ended]] = {}
 
 
 @dataclass(frozen=True)
@@ -154,12 +155,14 @@ def _ended_usd(team: Team, month: Month) -> Decimal:
         known = {}
     _ended[team.uuid] = (month.start, known)
     ended = Instance.objects.filter(team=team, status="terminated", ended_at__gt=month.start)
-    ids = set(ended.values_list("uuid", flat=True))
-    fresh = ids - known.keys()
+    ends = dict(ended.values_list("uuid", "ended_at"))
+    fresh = [uuid for uuid, end in ends.items() if (uuid, end) not in known]
     rows = ended if len(fresh) > 500 else ended.filter(uuid__in=fresh)
     for machine in rows if fresh else ():
-        known[machine.uuid] = instance_cost_usd(machine, start=month.start, end=machine.ended_at or machine.status_at)
-    return sum((known[uuid] for uuid in ids), ZERO)
+        ends[machine.uuid] = machine.ended_at
+        end = machine.ended_at or machine.status_at
+        known[machine.uuid, machine.ended_at] = instance_cost_usd(machine, start=month.start, end=end)
+    return sum((known.get(key, ZERO) for key in ends.items()), ZERO)
 
 
 def start_rate(job: Job, num_workers: int = 0) -> Decimal:

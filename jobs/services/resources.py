@@ -68,17 +68,17 @@ def market_errors(resources: dict[str, Any]) -> Errors:
     if where := resources.get("regions"):
         there = offers.filter(region__in=where)
         if not there.exists():
-            known = sorted(set(offers.values_list("region", flat=True)))
-            return {"resources.regions": [f"No machine is offered in {', '.join(where)}; there is {', '.join(known)}."]}
+            regions = sorted(set(offers.values_list("region", flat=True)))
+            return {
+                "resources.regions": [f"No machine is offered in {', '.join(where)}; there is {', '.join(regions)}."]
+            }
         offers = there
     if gpu := str(resources.get("gpu") or ""):
-        types = sorted(set(offers.values_list("instance_type", flat=True)))
-        have = [name for name in types if has_gpu(name, gpu)]
-        if not have:
-            return {
-                "resources.gpu": [f"No machine is offered with {gpu}; there is {', '.join(map(gpu_words, types))}."]
-            }
-        offers = offers.filter(instance_type__in=have)
+        there = _with_gpu(offers, gpu)
+        if not there.exists():
+            types = map(gpu_words, sorted(set(offers.values_list("instance_type", flat=True))))
+            return {"resources.gpu": [f"No machine is offered with {gpu}; there is {', '.join(types)}."]}
+        offers = there
     if (most := resources.get("max_price")) is not None:
         lowest = _lowest_usd(offers)
         if lowest is not None and float(most) < lowest:
@@ -93,9 +93,13 @@ def lowest_usd_per_hour(resources: dict[str, Any]) -> float | None:
     if where := resources.get("regions"):
         offers = offers.filter(region__in=where)
     if gpu := str(resources.get("gpu") or ""):
-        types = set(offers.values_list("instance_type", flat=True))
-        offers = offers.filter(instance_type__in=[name for name in types if has_gpu(name, gpu)])
+        offers = _with_gpu(offers, gpu)
     return _lowest_usd(offers)
+
+
+def _with_gpu(offers: QuerySet[Offer], gpu: str) -> QuerySet[Offer]:
+    types = set(offers.values_list("instance_type", flat=True))
+    return offers.filter(instance_type__in=[name for name in types if has_gpu(name, gpu)])
 
 
 def _offers(resources: dict[str, Any]) -> QuerySet[Offer]:

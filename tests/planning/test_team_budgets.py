@@ -79,6 +79,13 @@ def test_only_what_was_spent_since_the_month_began_counts_and_every_backend_does
     assert team_money(team=team, now=later(7200)).reserved_usd == 0
 
 
+def test_a_machine_that_turns_out_to_have_ended_later_counts_in_the_month() -> None:
+    team = team_with("100", spent="8")
+    assert team_money(team=team, now=later(3600)).spent_usd == 8
+    Instance.objects.filter(team=team).update(ended_at=later(1800))
+    assert team_money(team=team, now=later(3600)).spent_usd == 12
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("backend", ["local", "slurm"])
 def test_of_twenty_jobs_started_at_once_on_the_last_ten_dollars_only_so_many_start_as_it_pays(

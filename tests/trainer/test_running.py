@@ -70,7 +70,8 @@ def test_an_example_is_preempted_and_resumed_by_other_workers_and_reports_each_s
 def _run(config: Any, ending: str) -> dict[str, Any]:
     """A whole run by `run_trainer` that ends so, with the session of the environment."""
     from tests.trainer.trlruns import build_sft
-    from trainer_client.running import open_session, run_trainer
+    from trainer_client.running import run_trainer
+    from trainer_client.session import open_session
     from trainer_client.sharddata import load_shard_config
 
     os.environ["COUNTERFLOW_RUN_DIR"] = str(config.run_dir)

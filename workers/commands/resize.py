@@ -96,8 +96,10 @@ def _attempt_to_leave(work: Work) -> Attempt:
             f"The job has {attempt.world_size} workers by now; their ranks are no longer those that were meant."
         )
     wanted = work.args["num_workers"]
-    why = growth_refusal(job=work.job, num_workers=wanted)
-    if why := why or growth_unpaid(job=work.job, num_workers=wanted, now=work.now()):
+    why = growth_refusal(job=work.job, num_workers=wanted) or growth_unpaid(
+        job=work.job, num_workers=wanted, now=work.now()
+    )
+    if why:
         raise Permanent(f"It cannot grow: {why}.")
     command_note(command=work.command, left=str(attempt.uuid))
     return attempt
