@@ -15,7 +15,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from trainer_client.encoding import MicroBatch, SampleEncoder
+    from trainer_client.encoding import MicroBatch
+    from trainer_client.sampleencoder import SampleEncoder
 
 PER_WORKER = 2  # micro-batches that are ahead for each thread, at least: one is made while another lies ready
 

@@ -30,7 +30,8 @@ class MixtureControls:
         session = trainer.session
         for action in ("set_weights", "pause_shard", "resume_shard", "set_global_batch"):
             session.on(action, self._mixture_handler(action))
-        session.on("add_shard", self._add_shard)
+        if trainer.source.takes_samples:
+            session.on("add_shard", self._add_shard)
         session.on("set_training", self._set_training)
         session.on("snapshot", self._snapshot)
         session.on("evaluate", self._evaluate)

@@ -6,20 +6,17 @@ row holds as many whole samples as there is room for.
 
 from __future__ import annotations
 
-import copy
-import threading
-from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from trainer_client.batchesahead import PER_WORKER, BatchesAhead, Visit, Wanted
 from trainer_client.mixture import MixtureError, Plan, ShardedMixture
+from trainer_client.sampleencoder import SampleEncoder
 from trainer_client.samplefaults import fault_of
 from trainer_client.sharddata import ShardSet
 
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 IGNORED = -100
-MAX_CACHED = 100_000
 
 Transform = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
 
@@ -56,39 +52,6 @@ class MicroBatch:
     num_supervised: int
 
 
-class SampleEncoder(ABC):
-    """From raw samples to what a micro-batch is made of. What was encoded is kept."""
-
-    def __init__(self) -> None:
-        self._cache: OrderedDict[tuple[int, int, int], Any] = OrderedDict()
-        self._lock = threading.Lock()
-
-    @abstractmethod
-    def encode(self, samples: Sequence[dict[str, Any]]) -> list[Any]:
-        """Each raw sample, encoded."""
-
-    @abstractmethod
-    def collate(self, encoded: Sequence[Any]) -> tuple[dict[str, Any], int]:
-        """`fields` and `num_supervised` of a micro-batch of these."""
-
-    def for_thread(self) -> Self:
-        """One for another thread: a copy, as a tokenizer is not to be used by two at a time, that shares what was encoded."""
-        return copy.deepcopy(self, {id(self._cache): self._cache, id(self._lock): self._lock})
-
-    def cached(self, keys: Sequence[tuple[int, int, int]], read: Callable[[int], dict[str, Any]]) -> list[Any]:
-        """The encoded samples `keys` [N] = (shard, revision, sample); `read(n)` gives the n-th where it is not at hand."""
-        with self._lock:
-            found = {key: self._cache[key] for key in keys if key in self._cache}
-        missing = {key: place for place, key in enumerate(keys) if key not in found}
-        encoded = self.encode([read(place) for place in missing.values()])
-        new = dict(zip(missing, encoded, strict=True))
-        with self._lock:
-            self._cache |= new
-            while len(self._cache) > MAX_CACHED:
-                self._cache.popitem(last=False)
-        return [new[key] if key in new else found[key] for key in keys]
-
-
 class Encoder(SampleEncoder):
     """Tokenises samples; `seq_len` bounds a sample's tokens, and those of a row.
 
@@ -111,6 +74,9 @@ class Encoder(SampleEncoder):
         texts = [text for sample in samples for text in self._texts(sample)]
         ids = iter(self._tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else [])
         return [self._joined([next(ids) for _ in self._texts(sample)]) for sample in samples]
+
+    def num_tokens(self, encoded: Encoded) -> int:
+        return len(encoded.ids)
 
     def _texts(self, sample: dict[str, Any]) -> tuple[str, ...]:
         """(text,) or (prompt, response); the prompt as the chat template has it, or followed by a line break."""
@@ -177,6 +143,9 @@ def packed_rows(lengths: Sequence[int], room: int) -> list[list[int]]:
 class BatchSource:
     """A rank's micro-batches of a step. Micro-batches are cut from the global batch, whatever the number of ranks."""
 
+    takes_samples = True  # whether a directive may add samples while the run goes on
+    counts_tokens = True  # whether `num_supervised` is what a Trainer's loss is divided by
+
     def __init__(
         self,
         mixture: ShardedMixture,
@@ -222,6 +191,10 @@ class BatchSource:
             raise MixtureError(
                 f"the run draws from {drawn} samples by shard, but there are {have}: is a part of journal/ missing?"
             )
+
+    def grown(self) -> dict[str, int]:
+        """New samples by name, of data that has grown by itself."""
+        return {}
 
     def steps_of(self, epochs: float) -> int:
         """Optimizer steps in which as many samples come as `epochs` times all shards hold."""

@@ -1,20 +1,25 @@
-"""Data of one's own for `ElasticLoop`: anything with a length and an index, and streams that can only be read forward.
+"""Data of one's own: anything with a length and an index, and streams that can only be read forward.
 
-Legend: N samples of a micro-batch.
+Legend: N samples of a micro-batch, T tokens (of the longest sample).
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
+import numpy as np
+import torch
 from torch.utils.data import IterableDataset
 
-from trainer_client.encoding import BatchSource, MicroBatch, SampleEncoder
-from trainer_client.mixture import MixtureError, Plan, ShardedMixture
+from trainer_client.batchesahead import Visit
+from trainer_client.encoding import IGNORED, BatchSource
+from trainer_client.mixture import MixtureError, ShardedMixture
+from trainer_client.sampleencoder import SampleEncoder
 
 
 class DataSet(Protocol):
@@ -29,7 +34,8 @@ class Stream:
 
     `open_at(k)` begins to give samples with the k-th; without anything better, `lambda k: islice(begin(), k, None)`. `num_samples`
     are one epoch; after it the stream is opened anew. Every rank reads past the samples of the others. The last `keep` samples
-    are held, as a step may be asked for again: at least a global batch.
+    are held, as a step may be asked for again and threads ask in no order: at least a few global batches. One thread reads at a
+    time.
     """
 
     def __init__(self, open_at: Callable[[int], Iterator[Any]], num_samples: int, *, keep: int = 4096) -> None:
@@ -37,6 +43,7 @@ class Stream:
         self._held: deque[Any] = deque(maxlen=keep)
         self._next = 0  # number of the sample that `_samples` gives next
         self._samples: Iterator[Any] | None = None
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return self._num_samples
@@ -46,6 +53,10 @@ class Stream:
         return list(islice(self._open_at(0), num_samples))
 
     def __getitem__(self, index: int) -> Any:
+        with self._lock:
+            return self._at(index)
+
+    def _at(self, index: int) -> Any:
         near = range(self._next - len(self._held), self._next + (self._held.maxlen or 0) + 1)
         if self._samples is None or index not in near:
             self._samples, self._next = iter(self._open_at(index)), index
@@ -58,55 +69,17 @@ class Stream:
         return self._held[index - self._next]
 
 
-class ReadAhead:
-    """Reads samples (data set, index) from threads before they are asked for. What was not asked for is dropped."""
-
-    def __init__(self, datasets: Sequence[DataSet], num_threads: int) -> None:
-        self.datasets = datasets
-        self._num_threads = num_threads
-        self._threads: ThreadPoolExecutor | None = None
-        self._expected: dict[tuple[int, int], Future[Any]] = {}
-
-    @property
-    def is_used(self) -> bool:
-        return self._num_threads > 0
-
-    def use(self, num_threads: int) -> None:
-        """From now on with that many."""
-        self.close()
-        self._num_threads = num_threads
-
-    def close(self) -> None:
-        """Drop what is not begun."""
-        self._expected = {}
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-        self._threads = None
-
-    def read(self, shard: int, sample: int) -> Any:
-        """The sample; an error of its reading is raised here."""
-        expected = self._expected.pop((shard, sample), None)
-        return self.datasets[shard][sample] if expected is None else expected.result()
-
-    def expect(self, keys: Sequence[tuple[int, int]]) -> None:
-        """These will be asked for next."""
-        self._threads = self._threads or ThreadPoolExecutor(self._num_threads, "counterflow-data")
-        kept, self._expected = self._expected, {}
-        for shard, sample in keys:
-            known = kept.pop((shard, sample)) if (shard, sample) in kept else None
-            if not isinstance(self.datasets[shard], Stream):
-                read = self.datasets[shard].__getitem__
-                self._expected[shard, sample] = known or self._threads.submit(read, sample)
-        for future in kept.values():
-            future.cancel()
-
-
 class IndexedSource(BatchSource):
     """Micro-batches of samples out of `datasets` (name -> data set); the names are the shards of the run.
 
-    `collate(samples)` [N] makes a micro-batch of them. In each epoch every sample of a data set comes once, shuffled, those of a
-    `Stream` in their order; the next epoch begins in the same global batch, so that every global batch is full.
+    For `ElasticLoop`, `collate(samples)` [N] makes of them what `loss` is given. Trainers need an `encoder`, which counts what
+    the loss is divided by: `Encoder` or trl's for texts as in shards, `TokenEncoder` for samples that are tokens already.
+
+    In each epoch every sample of a data set comes once, shuffled, those of a `Stream` in their order; the next epoch begins in the
+    same global batch, so that every global batch is full.
     """
+
+    takes_samples = False
 
     def __init__(
         self,
@@ -114,17 +87,23 @@ class IndexedSource(BatchSource):
         *,
         global_batch: int,
         micro_batch: int,
-        collate: Callable[[Sequence[Any]], Any],
+        collate: Callable[[Sequence[Any]], Any] | None = None,
+        encoder: SampleEncoder | None = None,
         seed: int = 0,
         weights: Mapping[str, float] | None = None,
         num_threads: int = 0,
+        held_out: Mapping[str, DataSet] | None = None,
     ) -> None:
         """`weights`: relative chance of a sample to come from a data set; by default in proportion to their lengths.
 
-        `num_threads` read the samples of the next step ahead, but for those of a `Stream`, which come in their order.
+        `held_out`: for the evaluation, by the name of the data set to which they belong; another length at the next start is fine.
+
+        `num_threads` make the next micro-batches ahead, which changes none of them; `collate` is called by one at a time.
         """
         if micro_batch < 1:
             raise ValueError(f"micro_batch must be at least 1, not {micro_batch}")
+        if (collate is None) == (encoder is None):
+            raise ValueError("give collate, for an ElasticLoop, or an encoder, for a Trainer")
         for name, dataset in datasets.items():
             if (
                 isinstance(dataset, IterableDataset)
@@ -144,24 +123,16 @@ class IndexedSource(BatchSource):
             in_order=[name for name, dataset in datasets.items() if isinstance(dataset, Stream)],
         )
         self.datasets = datasets
-        self._ahead = ReadAhead(list(datasets.values()), num_threads)
-        super().__init__(mixture, _DataSets(self._ahead), _Collator(collate), micro_batch=micro_batch)  # type: ignore[arg-type]
+        self.counts_tokens = encoder is not None
+        if strange := [name for name in held_out or () if name not in datasets]:
+            raise ValueError(f"held_out names {strange}, but the data sets are {list(datasets)}")
+        self._own = _DataSets(dict(datasets), dict(held_out or {}))
+        made: SampleEncoder = encoder or _Collator(collate)  # type: ignore[arg-type]
+        super().__init__(mixture, self._own, made, micro_batch=micro_batch, num_workers=num_threads)  # type: ignore[arg-type]
 
-    def build(self, plan: Plan, indices: Sequence[int], micro_batch: int | None = None) -> list[MicroBatch]:
-        """As `BatchSource`'s; then the same places of the next step's global batch are read ahead."""
-        found = super().build(plan, indices, micro_batch)
-        if self._ahead.is_used:
-            (following,) = self.mixture.ahead(plan.step, 1)
-            visits = [visit for index in indices for visit in self._wanted(following, index, self.micro_batch).visits]
-            self._ahead.expect([(visit.shard, visit.sample) for visit in visits])
-        return found
-
-    def read_ahead(self, num_workers: int) -> None:
-        """That many threads read ahead, as `num_threads`; samples are collated where they are asked for."""
-        self._ahead.use(num_workers)
-
-    def close(self) -> None:
-        self._ahead.close()
+    def encoded(self, visits: Sequence[Visit], encoder: SampleEncoder) -> list[Any]:
+        """As `BatchSource`'s; what was encoded is not kept, as a data set may be longer than there is memory."""
+        return encoder.encode([self._own.read(visit.shard, visit.sample) for visit in visits])
 
     def align(self) -> list[str]:
         """As `BatchSource`'s. Which data sets there are is fixed when a run begins; each of them may grow."""
@@ -171,14 +142,14 @@ class IndexedSource(BatchSource):
                 f"the run was begun with the data sets {names}, which must stay, not with {list(self.datasets)}"
             )
         self.datasets = {name: self.datasets[name] for name in names}
-        self._ahead.datasets = list(self.datasets.values())
+        self._own.arrange(self.datasets)
         return []
 
     def check(self) -> None:
         """`grown` looks, before the first whole step."""
 
     def grown(self) -> dict[str, int]:
-        """New samples by name, of data sets that are longer than the mixture knows. `MixtureError` for one that is shorter."""
+        """As `BatchSource`'s. `MixtureError` for one that is shorter."""
         found = {}
         for name, known in self.mixture.num_samples().items():
             length = len(self.datasets[name]) if name in self.datasets else 0
@@ -194,12 +165,30 @@ class IndexedSource(BatchSource):
 class _DataSets:
     """What a `BatchSource` asks of its shards."""
 
-    def __init__(self, ahead: ReadAhead) -> None:
-        self.read = ahead.read
-        self.revision = [0] * len(ahead.datasets)
+    def __init__(self, datasets: Mapping[str, DataSet], held_out: Mapping[str, DataSet]) -> None:
+        self._held_out = {name: _Held(part) for name, part in held_out.items()}
+        self.revision = [0] * len(datasets)
+        self.arrange(datasets)
 
-    def held_out(self) -> list[Any]:
-        return []
+    def arrange(self, datasets: Mapping[str, DataSet]) -> None:
+        """In the mixture's order."""
+        self._datasets = list(datasets.values())
+        self._places = {name: at for at, name in enumerate(datasets)}
+
+    def read(self, shard: int, sample: int) -> Any:
+        return self._datasets[shard][sample]
+
+    def held_out(self) -> list[tuple[int, _Held, int]]:
+        parts = [(self._places[name], self._held_out[name]) for name in self._places if name in self._held_out]
+        return [(shard, part, index) for shard, part in parts for index in range(len(part.samples))]
+
+
+@dataclass(frozen=True)
+class _Held:
+    samples: DataSet
+
+    def read(self, index: int) -> Any:
+        return self.samples[index]
 
 
 class _Collator(SampleEncoder):
@@ -208,12 +197,46 @@ class _Collator(SampleEncoder):
     def __init__(self, collate: Callable[[Sequence[Any]], Any]) -> None:
         super().__init__()
         self._collate = collate
+        self._one = threading.Lock()  # whoever wrote it need not have thought of threads
+
+    def for_thread(self) -> Self:
+        return self
 
     def encode(self, samples: Sequence[Any]) -> list[Any]:
         return list(samples)
 
     def collate(self, encoded: Sequence[Any]) -> tuple[Any, int]:
-        return self._collate(encoded), len(encoded)
+        with self._one:
+            return self._collate(encoded), len(encoded)
 
-    def cached(self, keys: Sequence[tuple[int, int, int]], read: Callable[[int], Any]) -> list[Any]:
-        return [read(place) for place in range(len(keys))]
+
+class TokenEncoder(SampleEncoder):
+    """Samples that are tokens already: mappings with `input_ids` [T] and, where not all are supervised, `labels` [T] (-100: not).
+
+    A sample longer than `seq_len` loses its end; `pad_id` fills up what is shorter than the longest of its micro-batch.
+    """
+
+    def __init__(self, pad_id: int, seq_len: int) -> None:
+        super().__init__()
+        self._pad, self._seq_len = pad_id, seq_len
+
+    def encode(self, samples: Sequence[Mapping[str, Any]]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Ids and labels of each. `ValueError` where a sample has none, or not as many of one as of the other."""
+        return [self._encoded(sample) for sample in samples]
+
+    def _encoded(self, sample: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        ids = np.asarray(sample["input_ids"], dtype=np.int64)
+        labels = np.asarray(sample["labels"], dtype=np.int64) if sample.get("labels") is not None else ids
+        if ids.ndim != 1 or not len(ids) or ids.shape != labels.shape:
+            raise ValueError(f"input_ids {ids.shape} and labels {labels.shape} must be rows of equal length, not empty")
+        return ids[: self._seq_len], labels[: self._seq_len]
+
+    def collate(self, encoded: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[dict[str, Any], int]:
+        """`input_ids` and `labels` [N, T], right-padded; tokens that have one before them and are supervised."""
+        shape = len(encoded), max(2, *(len(ids) for ids, _ in encoded))
+        input_ids, labels = np.full(shape, self._pad), np.full(shape, IGNORED)
+        for row, (ids, wanted) in enumerate(encoded):
+            input_ids[row, : len(ids)] = ids
+            labels[row, 1 : len(ids)] = wanted[1:]
+        fields = {"input_ids": torch.from_numpy(input_ids), "labels": torch.from_numpy(labels)}
+        return fields, int((labels != IGNORED).sum())

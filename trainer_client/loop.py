@@ -30,7 +30,6 @@ from trainer_client.evaluation import evaluate_now, evaluation_tell, to_device
 from trainer_client.finetune_config import ConfigError
 from trainer_client.furtherstates import Scaling, Stateful
 from trainer_client.gradnorm import clip, gradient_norm
-from trainer_client.indexed import IndexedSource
 from trainer_client.lastword import told
 from trainer_client.looptools import LoopArgs, NoExport, by_sample, cut_with_optimizer
 from trainer_client.mixture import MixtureError
@@ -40,7 +39,6 @@ from trainer_client.options import BidirectionalOptions
 from trainer_client.parallel import accumulation_for, are_cut, resumption_for, saver_for, without_fused
 from trainer_client.permutation import combine
 from trainer_client.resuming import FallBack, Resumption, check_fidelity
-from trainer_client.samedata import check_same
 from trainer_client.session import Leave, Session, open_session
 from trainer_client.slices import Slices
 from trainer_client.snapshots import SnapshotCorrupt
@@ -112,8 +110,6 @@ class ElasticLoop:
         self._refused = refused
         self.controls = MixtureControls(host)
         self.runner, self.planner, self.saver = StepRunner(host), StepPlanner(host), saver_for(host)
-        if isinstance(source, IndexedSource):
-            self.session.desk.off("add_shard")  # samples come as JSON: nobody could turn them into those of a data set
         if not source.shards.held_out():
             self.session.desk.off("evaluate")
 
@@ -153,8 +149,6 @@ class ElasticLoop:
             self.step = self.resumption.loaded.step
         without_fused(cast("BidirectionalMixin", self))
         begin_session(cast("BidirectionalMixin", self), self.args.max_steps)
-        if isinstance(self.source, IndexedSource):
-            check_same(self.source, self.options.snapshot_dir, self.agreement, resumed=self.resumption is not None)
 
     def accumulation_in(self, mode: str) -> Accumulation:
         """How the gradient of a step comes about in that fidelity."""
@@ -164,7 +158,6 @@ class ElasticLoop:
         while self.step < self.args.max_steps and self.leave is None:
             if self.evaluation_due and not self.session.leaves:
                 self.evaluate_held_out(self.step)
-            self._take_in_growth()
             batch = self.planner.agreed_batch(self.step)
             if batch is None:
                 return
@@ -172,16 +165,6 @@ class ElasticLoop:
             self.step += 1
             step_tell(cast("BidirectionalMixin", self), batch, grad_norm=self._norm, lr=self._lr)
             self._periodic()
-
-    def _take_in_growth(self) -> None:
-        """Data sets that have grown since the snapshot join with the first whole step; new samples come within this epoch."""
-        under_way = self.resumption is not None and self.resumption.partial is not None
-        if under_way or not isinstance(self.source, IndexedSource):
-            return
-        for name, num_samples in self.source.grown().items():
-            change = {"action": "add_shard", "shard": name, "num_samples": num_samples, "mode": "extend"}
-            self.source.mixture.apply(self.step, change)
-            self.session.say(f"{name}: {num_samples} new samples from step {self.step} on")
 
     # -- one step -----------------------------------------------------------------------------------------------------
 

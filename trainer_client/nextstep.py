@@ -29,6 +29,7 @@ class StepPlanner:
         trainer = self._trainer
         if trainer.resumption is not None and trainer.resumption.partial is not None:
             return self._resumed_batch(step, trainer.resumption.partial)
+        self._take_in_growth(step)
         while True:
             batch = self._fresh_batch(step)
             control = trainer.session.control_point(step, [batch.num_supervised, int(trainer.saver.failed())])
@@ -40,6 +41,15 @@ class StepPlanner:
                 return None
             if not control.changed:
                 return replace(batch, num_supervised=control.sums[0])
+
+    def _take_in_growth(self, step: int) -> None:
+        """Data sets that have grown since the snapshot join with the first whole step; new samples come within this epoch."""
+        source = self._trainer.source
+        for name, num_samples in source.grown().items():
+            source.mixture.apply(
+                step, {"action": "add_shard", "shard": name, "num_samples": num_samples, "mode": "extend"}
+            )
+            self._trainer.session.say(f"{name}: {num_samples} new samples from step {step} on")
 
     def _fresh_batch(self, step: int) -> StepBatch:
         """A whole step; `num_supervised` counts this rank's tokens."""

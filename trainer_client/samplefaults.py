@@ -11,7 +11,8 @@ from trainer_client.mixture import MixtureError
 from trainer_client.sampleforms import ShardDataError
 
 if TYPE_CHECKING:
-    from trainer_client.encoding import BatchSource, SampleEncoder
+    from trainer_client.encoding import BatchSource
+    from trainer_client.sampleencoder import SampleEncoder
 
 
 class SampleFault(RuntimeError):

@@ -9,7 +9,6 @@ from accelerate.utils import DistributedType
 from transformers import TrainingArguments
 
 from trainer_client.encoding import BatchSource
-from trainer_client.indexed import IndexedSource
 from trainer_client.parallel import fit_to_slices
 
 if TYPE_CHECKING:
@@ -42,10 +41,10 @@ class SettingRefused(ValueError):
 
 def check_source(source: BatchSource) -> None:
     """Refuse (`SettingRefused`) data whose micro-batches do not say how many tokens are supervised: the loss is divided by them."""
-    if isinstance(source, IndexedSource):
+    if not source.counts_tokens:
         raise SettingRefused(
-            "a Trainer divides the loss by the supervised tokens of the whole global batch, which an IndexedSource does not count: "
-            "data sets and streams of one's own are for ElasticLoop; for a Trainer write them into shards and give a BatchSource"
+            "a Trainer divides the loss by the supervised tokens of the whole global batch, which collate does not count: give "
+            "IndexedSource an encoder (TokenEncoder for samples that are tokens already) instead"
         )
 
 

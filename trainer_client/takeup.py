@@ -11,6 +11,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from trainer_client.finding import find_resume, set_aside
+from trainer_client.indexed import IndexedSource
+from trainer_client.samedata import check_same
 from trainer_client.snapshots import step_of
 from trainer_client.training_state import LoadedState
 
@@ -75,6 +77,8 @@ def begin_session(trainer: BidirectionalMixin, planned_steps: int) -> None:
             session.say(text, "warning")
         trainer.controls.take_past_data(session.desk.past)
         trainer.saver.saved = trainer.saver.key(loaded.step, int(loaded.head["micro_step"]))
+    if isinstance(trainer.source, IndexedSource):
+        check_same(trainer.source, trainer.options.snapshot_dir, trainer.agreement, resumed=loaded is not None)
 
 
 def has_running_statistics(model: nn.Module) -> bool:

@@ -18,7 +18,8 @@ from trl import extract_prompt, is_conversational, maybe_convert_to_chatml
 from trl.trainer.dpo_trainer import DataCollatorForPreference
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-from trainer_client.encoding import IGNORED, SampleEncoder
+from trainer_client.encoding import IGNORED
+from trainer_client.sampleencoder import SampleEncoder
 
 if TYPE_CHECKING:
     from trl import DPOConfig, SFTConfig
@@ -36,6 +37,9 @@ class TrlEncoder(SampleEncoder):
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token
         self._eos = str(tokenizer.eos_token)
+
+    def num_tokens(self, encoded: Mapping[str, Sequence[int]]) -> int:
+        return sum(map(len, encoded.values()))
 
     def _ended(self, text: str) -> str:
         return text if text.endswith(self._eos) else text + self._eos

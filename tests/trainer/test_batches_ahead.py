@@ -16,8 +16,9 @@ import torch
 
 from tests.trainer.paths import COUNTS, assert_equal_bits, assert_nothing_lost
 from tests.trainer.worlds import base_config, run_world, train, write_shards
-from trainer_client.encoding import BatchSource, SampleEncoder
+from trainer_client.encoding import BatchSource
 from trainer_client.mixture import ShardedMixture
+from trainer_client.sampleencoder import Kept, SampleEncoder
 from trainer_client.samplefaults import SampleFault
 from trainer_client.sampleforms import ShardDataError
 from trainer_client.sharddata import ShardSet, load_shard_config, parse_added
@@ -189,6 +190,19 @@ def test_encoders_of_trl_have_a_tokenizer_for_each_thread_and_share_what_was_enc
         assert other._tokenizer is not tokenizer
         other.cached([(0, 0, 0)], lambda _: pair)
         assert one.cached([(0, 0, 0)], lambda _: {}) == one.encode([pair])
+
+
+def test_what_was_encoded_is_kept_up_to_its_weight_the_newest() -> None:
+    kept = Kept(100)
+    kept.keep({at: f"s{at}" for at in range(6)}, dict.fromkeys(range(6), 25))
+    assert kept.known(range(6)) == {at: f"s{at}" for at in range(2, 6)}
+    kept.keep({3: "again"}, {3: 25})
+    kept.keep({7: "long"}, {7: 60})
+    assert kept.known(range(8)) == {3: "again", 7: "long"}
+    kept.keep({8: "too long"}, {8: 101})
+    assert len(kept) == 0
+    kept.keep({9: "fits"}, {9: 100})
+    assert kept.known([9]) == {9: "fits"}
 
 
 FIELDS: dict[str, Any] = {"steps": 4, "global_batch": 14, "micro_batch": 1}

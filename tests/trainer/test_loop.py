@@ -22,7 +22,7 @@ from tests.trainer.worlds import base_config, run_world
 from trainer_client.agreement import Agreement
 from trainer_client.backends import LaunchSpec
 from trainer_client.backends.local import LocalBackend
-from trainer_client.indexed import ReadAhead, Stream
+from trainer_client.indexed import Stream
 from trainer_client.looptools import cut_with_optimizer
 
 pytestmark = pytest.mark.timeout(300)
@@ -108,29 +108,6 @@ def test_a_data_set_that_has_grown_joins_and_one_that_has_shrunk_is_refused(tmp_
     longer = base_config(tmp_path, **FIELDS | {"steps": 9})
     (other,) = run_world(1, train_loop, longer, None, {"a": rows("a", 80)}, folder=tmp_path)
     assert other["code"] == 64
-
-
-def test_samples_are_read_ahead_once_and_what_is_not_asked_for_is_dropped() -> None:
-    asked: list[int] = []
-
-    class Data:
-        def __len__(self) -> int:
-            return 100
-
-        def __getitem__(self, index: int) -> int:
-            asked.append(index)
-            if index == 13:
-                raise OSError("broken sample 13")
-            return index
-
-    ahead = ReadAhead([Data(), Stream(lambda first: islice(iter(range(100)), first, None), 100)], 1)
-    ahead.expect([(0, 3), (0, 4), (1, 0), (0, 13)])
-    assert [ahead.read(0, 3), ahead.read(1, 0), ahead.read(1, 1), ahead.read(0, 9)] == [3, 0, 1, 9]
-    ahead.expect([(0, 4), (0, 13)])
-    assert ahead.read(0, 4) == 4
-    with pytest.raises(OSError, match="broken sample 13"):
-        ahead.read(0, 13)
-    assert sorted(asked) == [3, 4, 9, 13]
 
 
 def test_a_stream_is_read_forward_and_opened_anew_only_to_go_back() -> None:

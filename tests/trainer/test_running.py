@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(300)
 
 COUNTS = {"a": 17, "b": 9, "c": 5}
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-WRITE: dict[str, Any] = {"trainer": write_shards, "sft": write_forms, "dpo": write_pairs}
+WRITE: dict[str, Any] = {"trainer": write_shards, "stream": write_shards, "sft": write_forms, "dpo": write_pairs}
 
 
 def _tiny_model(folder: Path) -> str:
@@ -33,15 +33,16 @@ def _tiny_model(folder: Path) -> str:
     return str(folder / "model")
 
 
-@pytest.mark.parametrize("example", ["trainer", "sft", "dpo"])
+@pytest.mark.parametrize("example", list(WRITE))
 def test_an_example_is_preempted_and_resumed_by_other_workers_and_reports_each_step_once(
     tmp_path: Path, example: str
 ) -> None:
     """Real processes: two workers, until one of them gets a real SIGTERM; then one, until it is told to leave for a resize."""
     config = WRITE[example](tmp_path, COUNTS)
+    data = tmp_path / "data" / "a.jsonl" if example == "stream" else config
     (model,) = run_world(1, _tiny_model, tmp_path, folder=tmp_path)
     backend, lefts = LocalBackend(tmp_path / "root"), [0]
-    command = [sys.executable, str(EXAMPLES / f"{example}.py"), model, str(config), "100000"]
+    command = [sys.executable, str(EXAMPLES / f"{example}.py"), model, str(data), "100000"]
     with FakeServer() as server:
         env = {"COUNTERFLOW_URL": server.url, "COUNTERFLOW_TOKEN": "cf_t", "PYTHONPATH": os.getcwd()}
         env["COUNTERFLOW_SNAPSHOT_DIR"] = str(tmp_path / "snapshots")

@@ -143,7 +143,7 @@ def test_data_sets_of_ones_own_are_refused_where_a_trainer_would_divide_by_what_
     source = IndexedSource(data, global_batch=2, micro_batch=1, collate=list)
     half_made: Any = SimpleNamespace(source=source)  # nothing else is looked at before
     trls: list[Any] = [CounterflowSFTTrainer, CounterflowDPOTrainer]
-    said = "are for ElasticLoop; for a Trainer write them into shards"
+    said = "which collate does not count: give IndexedSource an encoder"
     with pytest.raises(SettingRefused, match=said):
         BidirectionalTrainer._check_args(half_made)
     for trainer in trls:
