@@ -16,7 +16,7 @@ MAY_FAIL = ("The job is cancelled.", "The job is succeeded.")  # it was over bef
 def failures(trials: list[Any]) -> dict[str, int]:
     """Approved decisions that could not be carried out: why -> how many."""
     rows = (d for t in trials for d in t.job.decisions.filter(direction="forward", status="failed"))
-    return dict(Counter((d.commands.first().error if d.commands.exists() else "no command")[:120] for d in rows))
+    return dict(Counter(d.failure[:120] for d in rows))
 
 
 def check(trial: Any, provider: Any) -> None:
@@ -38,8 +38,8 @@ def check(trial: Any, provider: Any) -> None:
             continue  # never approved
         if decision.status not in ("succeeded", "failed", "superseded") or len(commands) != 1:
             trial.wrong.append(f"{decision} is {decision.status} with {len(commands)} commands")
-        elif decision.status == "failed" and not any(words in commands[0].error for words in MAY_FAIL):
-            trial.wrong.append(f"{decision} failed: {commands[0].error[:200]}")
+        elif decision.status == "failed" and not any(words in decision.failure for words in MAY_FAIL):
+            trial.wrong.append(f"{decision} failed: {decision.failure[:200]}")
     if alive := [token for token, record in told.items() if record["status"] != "terminated"]:
         trial.wrong.append(f"machines left: {alive}")
     if unknown := set(told) - set(rows):

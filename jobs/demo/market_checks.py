@@ -11,7 +11,7 @@ from jobs.demo.checks import Finding
 from jobs.demo.market_job import STEPS, MarketEvidence
 
 MIN_NOTICES = 2
-MIN_MOVES = 3
+MIN_RESIZES = 3
 
 
 def finished_in_time(e: MarketEvidence) -> Finding:
@@ -29,16 +29,13 @@ def was_preempted(e: MarketEvidence) -> Finding:
 
 
 def was_resized(e: MarketEvidence) -> Finding:
-    """Attempts that went on, on other machines, each from a snapshot whose digest it proved; some with more or fewer workers.
-
-    How often the number changes (three times, where a second worker is worth its price) is told, not asked for.
-    """
+    """Attempts that went on with more or fewer workers, each from a snapshot whose digest it proved."""
     attempts = [a for a in e.report["attempts"] if a["started_at"]]
     worlds = [a["world_size"] for a in attempts]
     proved = sum(event["kind"] == "snapshot.proved" for event in e.events)
     differs = sum(event["kind"] == "snapshot.differs" for event in e.events)
     resizes = sum(before != after for before, after in pairwise(worlds))
-    held = resizes > 0 and len(worlds) > MIN_MOVES and proved >= MIN_MOVES and not differs
+    held = resizes >= MIN_RESIZES <= proved and not differs
     text = f"workers {' -> '.join(map(str, worlds))}: {resizes} resizes; {proved} loads equal, {differs} not"
     return Finding("resized through proved snapshots", held, text)
 

@@ -58,7 +58,7 @@ def never_resized(e: MarketEvidence) -> None:
         attempt["world_size"] = 2
 
 
-def moved_twice_only(e: MarketEvidence) -> None:
+def resized_twice_only(e: MarketEvidence) -> None:
     e.report["attempts"].pop()
 
 
@@ -100,7 +100,7 @@ def no_baselines(e: MarketEvidence) -> None:
         (late, "the planned job ended before its deadline"),
         (undisturbed, "machines were taken away while it ran"),
         (never_resized, "resized through proved snapshots"),
-        (moved_twice_only, "resized through proved snapshots"),
+        (resized_twice_only, "resized through proved snapshots"),
         (differs, "resized through proved snapshots"),
         (approved_at_once, "on-demand waited for an approval"),
         (by_nobody, "on-demand waited for an approval"),

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(300)
 
 COUNTS = {"a": 11, "s": 9}
 FIELDS: dict[str, Any] = {"steps": 5, "global_batch": 14, "micro_batch": 2, "seq_len": 24, "lr": 3e-2, "eval_every": 5}
-WRITE = {"texts": write_shards, "packed": write_shards, "tokens": write_shards, "sft": write_forms, "dpo": write_pairs}
+WRITE = dict.fromkeys(["texts", "slices", "packed", "tokens"], write_shards) | {"sft": write_forms, "dpo": write_pairs}
 
 
 def _build(config: Any, session: Any, entries: Any, kind: str, num_threads: int) -> Any:
@@ -64,6 +64,7 @@ def _build(config: Any, session: Any, entries: Any, kind: str, num_threads: int)
     made: Any = None if args is None else args(**fields, max_length=config.seq_len)
     encoders: dict[str, Any] = {
         "texts": lambda: Encoder(tokenizer, config.seq_len),
+        "slices": lambda: Encoder(tokenizer, config.seq_len),
         "packed": lambda: Encoder(tokenizer, config.seq_len, packed=True),
         "tokens": lambda: TokenEncoder(int(tokenizer.pad_token_id), config.seq_len),
         "sft": lambda: SupervisedEncoder(tokenizer, made),
@@ -76,7 +77,11 @@ def _build(config: Any, session: Any, entries: Any, kind: str, num_threads: int)
     )  # fmt: skip
     trainers: dict[str, Any] = {"sft": CounterflowSFTTrainer, "dpo": CounterflowDPOTrainer}
     options = BidirectionalOptions(
-        snapshot_dir=config.gradient_snapshot_dir, snapshot_every=0, export_every=0, eval_every=config.eval_every
+        snapshot_dir=config.gradient_snapshot_dir,
+        snapshot_every=0,
+        export_every=0,
+        eval_every=config.eval_every,
+        parallel="fsdp" if kind == "slices" else "ddp",
     )
     return trainers.get(kind, BidirectionalTrainer)(
         model=model, args=made or TrainingArguments(**fields), processing_class=tokenizer, source=source, session=session,
