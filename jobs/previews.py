@@ -81,7 +81,7 @@ def _take_over(plan: JobPlan, job: Job, one: Placed, quota: str, now: dt.datetim
     plan.last_safe_at = moment_of(wish.last_safe_s, now)
     plan.within_budget = band.high <= left_usd if band and left_usd is not None else None
     plan.reasons = [plan.reasons[0], _first_words(wish, one.held_back)]
-    plan.reasons += [words for words in (quota, wish.sentence if not one.held_back else "") if words]
+    plan.reasons += [words for words in (quota, _begun(wish.sentence) if not one.held_back else "") if words]
     if band is not None and left_usd is not None:
         _within_budget(plan, band, left_usd)
     if uses_programme(facts):
@@ -116,6 +116,10 @@ def share_up_to(band: Band, value: float) -> float:
     if spread <= 0 or not math.isfinite(spread):
         return float(value >= band.expected)
     return NormalDist(band.expected, spread).cdf(value)
+
+
+def _begun(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def _first_words(wish: Wish, held_back: str) -> str:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainer_client.directives import Commit, DirectiveRefused
 from trainer_client.journal import JournalEntry
+from trainer_client.leaving import leave_for
 from trainer_client.mixture import MixtureError
-from trainer_client.protocol import EXIT_RESIZED
-from trainer_client.session import Leave
 from trainer_client.sharddata import ShardDataError, parse_added
 
 if TYPE_CHECKING:
@@ -157,8 +156,7 @@ class MixtureControls:
         workers = args.get("num_workers")
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
             raise DirectiveRefused(f"num_workers must be a whole number of at least 1, not {workers!r}")
-        leave = Leave("resized", EXIT_RESIZED, f"resize to {workers} workers", args={"num_workers": workers})
-        return lambda: self._trainer.session.request_leave(leave)
+        return lambda: self._trainer.session.request_leave(leave_for(workers))
 
     def _drain(self, args: dict[str, Any], data: bytes | None, step: int) -> Commit:
         """Leave, to go on with one worker less and without the machine of `rank`."""
@@ -167,8 +165,7 @@ class MixtureControls:
             raise DirectiveRefused(f"rank must be a whole number from 0 to {world - 1}, not {rank!r}")
         if world == 1:
             raise DirectiveRefused("the only worker cannot be drained; stop or pause the run instead")
-        reason = f"resize to {world - 1} workers, without that of rank {rank}"
-        leave = Leave("resized", EXIT_RESIZED, reason, args={"num_workers": world - 1, "drained": rank})
+        leave = leave_for(world - 1, f", without that of rank {rank}", drained=rank)
         return lambda: self._trainer.session.request_leave(leave)
 
 

@@ -112,9 +112,10 @@ class Sooner:
         """Called again and again with the job; says what was done, if anything."""
         if self.is_done or job["status"] != "running":
             return ""
-        machines = [m for m in self._get("/fleet/")["machines"] if m["job"] and m["job"]["id"] == job["id"]]
+        machines = [m for m in self._get("/fleet/")["held"] if m["job"] and m["job"]["id"] == job["id"]]
         kinds = [m["kind"] for m in machines if m["status"] == "running"]
         self.had_on_demand |= "on_demand" in kinds
+        self.is_done = self.had_on_demand and kinds.count("spot") == NODES["max"]  # it has grown by itself
         if not self.had_on_demand or kinds != ["spot"]:
             return ""
         newest = max(self._get("/attempts/", job=job["id"])["results"], key=lambda attempt: attempt["fence"])

@@ -8,6 +8,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Max
 
+from jobs.counted import counted
 from jobs.errors import StaleWrite, Superseded
 from jobs.machines import TAKEN
 from jobs.models import Attempt, Job, Snapshot, Worker
@@ -89,8 +90,9 @@ def attempt_start(*, attempt: Attempt, now: dt.datetime, hello: dict[str, Any]) 
 
 @transaction.atomic
 def _begin(attempt: Attempt, now: dt.datetime, hello: dict[str, Any]) -> None:
+    workers = counted(hello["world_size"], "worker")
     state_move(
-        attempt, "running", now=now, actor=TRAINER, running_at=now, text=f"{attempt} runs on {hello['world_size']} workers.",
+        attempt, "running", now=now, actor=TRAINER, running_at=now, text=f"{attempt} runs on {workers}.",
         world_size=hello["world_size"], start_step=hello["start_step"], planned_steps=hello.get("planned_steps"),
         capabilities=hello.get("capabilities", []), versions=hello.get("versions", {}), heartbeat_at=now,
     )  # fmt: skip
@@ -223,7 +225,7 @@ def _recover(job: Job, now: dt.datetime, outcome: str) -> None:
         pause_outlives(job=job, now=now)
         return
     if job.status == "running":
-        moves, lost = f"moves to {job.num_workers} workers", "recovers from the loss of an attempt"
+        moves, lost = f"moves to {counted(job.num_workers, 'worker')}", "recovers from the loss of an attempt"
         text = f"{job.name} {moves if outcome == 'resized' else lost}."
         state_move(job, "recovering", now=now, text=text)
     number = job.attempts.count() + 1

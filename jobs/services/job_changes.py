@@ -84,7 +84,7 @@ def _words(value: Any) -> str:
     if value is None:
         return "none"
     if isinstance(value, dt.datetime):
-        return f"{value:%Y-%m-%d %H:%M} UTC"
+        return f"{value:%Y-%m-%d %H:%M:%S} UTC" if value.second else f"{value:%Y-%m-%d %H:%M} UTC"
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 

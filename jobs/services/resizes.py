@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from django.db import transaction
 
+from jobs.counted import counted
 from jobs.errors import Conflict, Invalid
 from jobs.machines import MOVES, is_planned
 from jobs.models import Attempt, Command, Directive, Event, Job
@@ -55,7 +56,7 @@ def job_resize(*, job: Job, num_workers: int, now: dt.datetime, actor: Actor = S
         now=now,
         actor=actor,
     )
-    text = f"{job.name}: {num_workers} workers ordered instead of {job.num_workers}."
+    text = f"{job.name}: {counted(num_workers, 'worker')} ordered instead of {job.num_workers}."
     event_append(team=job.team, job=job, kind="job.resize", subject=job, now=now, actor=actor, text=text)
     return command
 
@@ -65,7 +66,7 @@ def job_drain(*, job: Job, rank: int, now: dt.datetime, actor: Actor = SYSTEM) -
     """Order to go on without the worker of `rank` and its place. Raises as `job_resize`, and `Invalid` for a rank that is none."""
     job = Job.objects.select_for_update().select_related("team").get(pk=job.pk)
     if not 0 <= rank < job.num_workers:
-        hint = f"From 0 to {job.num_workers - 1}: {job.name} has {job.num_workers} workers."
+        hint = f"From 0 to {job.num_workers - 1}: {job.name} has {counted(job.num_workers, 'worker')}."
         raise Invalid(f"There is no worker {rank}.", fields={"rank": [hint]})
     size_check(job=job, num_workers=job.num_workers - 1)
     _must_be_possible(job, job.num_workers - 1, now)
@@ -89,7 +90,7 @@ def size_check(*, job: Job, num_workers: int) -> None:
     low, high = worker_limits(job=job)
     if not low <= num_workers <= high:
         hint = f"From {low} to {high}: the limits of its job file and its global batch of {job.training.get('global_batch')}."
-        raise Invalid(f"{job.name} cannot have {num_workers} workers.", fields={"num_workers": [hint]})
+        raise Invalid(f"{job.name} cannot have {counted(num_workers, 'worker')}.", fields={"num_workers": [hint]})
 
 
 def _must_be_possible(job: Job, num_workers: int, now: dt.datetime) -> None:
@@ -102,16 +103,18 @@ def _must_be_possible(job: Job, num_workers: int, now: dt.datetime) -> None:
         raise Conflict(f"{job.name} is paused: let it go on first, then resize it.", status=job.status)
     if (under_way := resize_open(job=job)) is not None:
         wanted = under_way.args.get("num_workers")
-        raise Conflict(f"A resize to {wanted} workers is under way; wait for its end.", command=str(under_way.uuid))
+        raise Conflict(
+            f"A resize to {counted(wanted, 'worker')} is under way; wait for its end.", command=str(under_way.uuid)
+        )
     if job.status != "running" or attempt is None or attempt.status != "running":
         raise Conflict(f"{job.name} has no running attempt; it can be resized as soon as it trains.", status=job.status)
     if "resize" not in attempt.capabilities:
         raise Conflict("Its trainer does not know how to be resized; stop it and start it with another size.")
     why = growth_refusal(job=job, num_workers=num_workers) or growth_unpaid(job=job, num_workers=num_workers, now=now)
     if why:
-        raise Conflict(f"{job.name} cannot grow to {num_workers} workers: {why}.")
+        raise Conflict(f"{job.name} cannot grow to {counted(num_workers, 'worker')}: {why}.")
     if job.num_workers == num_workers:
-        raise Conflict(f"{job.name} has {num_workers} workers already.", num_workers=num_workers)
+        raise Conflict(f"{job.name} has {counted(num_workers, 'worker')} already.", num_workers=num_workers)
 
 
 @transaction.atomic
@@ -159,7 +162,8 @@ def resize_done(*, command: Command, heir: Attempt, proof: str, took_s: float, n
         "equal": "it loaded exactly what was saved",
         "none": "it names no snapshot or no digest, so nothing was compared",
     }
-    text = f"{command.job.name} trains on {heir.world_size} workers, {took_s:.1f} s after the last ones left; {words[proof]}."
+    now_on = counted(heir.world_size, "worker")
+    text = f"{command.job.name} trains on {now_on}, {took_s:.1f} s after the last ones left; {words[proof]}."
     event_append(
         team=command.job.team, job=command.job, kind="job.resized", subject=command.job, now=now, actor=TRAINER, text=text,
         data={"command": str(command.uuid), "attempt": str(heir.uuid), "proof": proof, "took_s": round(took_s, 3)},

@@ -44,7 +44,7 @@ def test_an_operator_shares_out_anew_and_drains_from_the_page():
     client.post(reverse("job_act", args=[job.uuid, "drain"]), {"rank": "1"})
     assert Command.objects.get(kind="drain_worker").args["rank"] == 1
     text = client.get(reverse("job", args=[job.uuid])).content.decode()
-    assert "Resizing to 1 workers." in text
+    assert "Resizing to 1 worker." in text
     assert "do-drain" not in text
 
 

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
+from jobs.counted import counted
 from jobs.scheduler.proposal import Effect, Proposal
 from jobs.scheduler.situation import PastDecision
 from jobs.scheduler.worker_signals import WorkerFacts, WorkerSignal, worker_signals
@@ -221,8 +222,8 @@ def _drain(
         kind="drain_worker",
         subject=f"worker:{worst}",
         sentence=(
-            f"{_why(view, worst)}: go on with {size - 1} workers without it. A step takes {before_s:.3g} s now, {after_s:.3g} s "
-            f"with a smaller share for it, and {without_s:.3g} s without it."
+            f"{_why(view, worst)}: go on with {counted(size - 1, 'worker')} without it. A step takes {before_s:.3g} s now, "
+            f"{after_s:.3g} s with a smaller share for it, and {without_s:.3g} s without it."
         ),
         args={"action": "drain_worker", "rank": worst, "num_workers": size - 1},
         evidence=evidence | {"step_time_rebalanced_s": round(after_s, 5), "changeover_s": round(facts.changeover_s, 1)},
