@@ -213,23 +213,29 @@ class _Collator(SampleEncoder):
 class TokenEncoder(SampleEncoder):
     """Samples that are tokens already: mappings with `input_ids` [T] and, where not all are supervised, `labels` [T] (-100: not).
 
-    A sample longer than `seq_len` loses its end; `pad_id` fills up what is shorter than the longest of its micro-batch.
+    What `attention_mask` [T] leaves out, if there is one, is dropped: padding. A sample longer than `seq_len` loses its end;
+    `pad_id` fills up what is shorter than the longest of its micro-batch.
     """
 
-    def __init__(self, pad_id: int, seq_len: int) -> None:
+    def __init__(self, pad_id: int | None, seq_len: int) -> None:
         super().__init__()
-        self._pad, self._seq_len = pad_id, seq_len
+        if seq_len < 2:
+            raise ValueError(f"seq_len must be at least 2, not {seq_len}")
+        self._pad, self._seq_len = pad_id or 0, seq_len
 
     def encode(self, samples: Sequence[Mapping[str, Any]]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Ids and labels of each. `ValueError` where a sample has none, or not as many of one as of the other."""
         return [self._encoded(sample) for sample in samples]
 
     def _encoded(self, sample: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        ids = np.asarray(sample["input_ids"], dtype=np.int64)
-        labels = np.asarray(sample["labels"], dtype=np.int64) if sample.get("labels") is not None else ids
-        if ids.ndim != 1 or not len(ids) or ids.shape != labels.shape:
-            raise ValueError(f"input_ids {ids.shape} and labels {labels.shape} must be rows of equal length, not empty")
-        return ids[: self._seq_len], labels[: self._seq_len]
+        given = {name: sample[name] for name in ("input_ids", "labels", "attention_mask") if name in sample}
+        rows = {name: np.asarray(row, dtype=np.int64) for name, row in given.items() if row is not None}
+        ids = rows["input_ids"]
+        if ids.ndim != 1 or not len(ids) or any(row.shape != ids.shape for row in rows.values()):
+            shapes = ", ".join(f"{name} {row.shape}" for name, row in rows.items())
+            raise ValueError(f"rows of equal length are needed, not empty: {shapes}")
+        here = rows.get("attention_mask", np.ones_like(ids)) != 0
+        return ids[here][: self._seq_len], rows.get("labels", ids)[here][: self._seq_len]
 
     def collate(self, encoded: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[dict[str, Any], int]:
         """`input_ids` and `labels` [N, T], right-padded; tokens that have one before them and are supervised."""

@@ -147,10 +147,22 @@ def test_tokens_are_padded_on_the_right_and_what_nothing_comes_before_is_not_cou
     assert count == 3
     wrongs: list[dict[str, Any]] = [
         {"input_ids": [1, 2], "labels": [1]}, {"input_ids": []}, {"input_ids": [[1, 2]]},
+        {"input_ids": [1, 2], "attention_mask": [1]},
     ]  # fmt: skip
     for wrong in wrongs:
         with pytest.raises(ValueError, match="rows of equal length"):
             encoder.encode([wrong])
+
+
+def test_what_was_padded_before_is_not_supervised() -> None:
+    encoder = TokenEncoder(None, 3)
+    padded = [
+        {"input_ids": [7, 5, 6, 9, 9], "attention_mask": [1, 1, 1, 0, 0]},
+        {"input_ids": [9, 9, 5, 6], "attention_mask": [0, 0, 1, 1], "labels": None},
+    ]
+    fields, count = encoder.collate(encoder.encode(padded))
+    assert fields["input_ids"].tolist() == [[7, 5, 6], [5, 6, 0]]
+    assert count == 3
 
 
 def test_a_sample_that_is_no_tokens_ends_the_run_by_its_name(tmp_path: Path) -> None:
@@ -159,9 +171,7 @@ def test_a_sample_that_is_no_tokens_ends_the_run_by_its_name(tmp_path: Path) -> 
     data = [{"id": f"t-{at}", "input_ids": [1, 2, 3]} for at in range(6)]
     data[4]["labels"] = [1, 2]
     source = IndexedSource({"t": data}, encoder=TokenEncoder(0, 8), global_batch=6, micro_batch=2)
-    with pytest.raises(
-        SampleFault, match=r"sample 4 of shard t \(id t-4\) cannot be made ready: ValueError: input_ids"
-    ):
+    with pytest.raises(SampleFault, match=r"sample 4 of shard t \(id t-4\) cannot be made ready: ValueError: rows of"):
         source.build(source.mixture.plan(0), range(3))
 
 
