@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,8 @@ from tests.machines.moto_cloud import REGION, TYPE, MotoCloud
 from tests.machines.world import FILE, leaves, machines, order, trains, turn, until
 from tests.workers.world import make_filled_job, script
 from workers import machine_orphans
+from workers.aws.machines import AwsMachines
+from workers.aws.options import AwsOptions
 from workers.machine_access import cloud, tag
 from workers.machine_orphans import machine_orphans_sweep
 from workers.machines import market_look
@@ -123,3 +127,21 @@ def test_a_machine_that_is_nobodys_is_adopted_and_ended(moto_cloud: MotoCloud, m
     assert (row.detail, row.offer.zone, row.kind) == (ORPHAN, f"{REGION}a", "spot")
     machine_orphans_sweep(now=now + dt.timedelta(seconds=5))
     until(lambda: row.refresh_from_db() or row.status == "terminated", "it was ended")
+
+
+def test_all_regions_are_listed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(3, timeout=30)
+
+    class Client:
+        def get_paginator(self, _: str) -> Client:
+            return self
+
+        def paginate(self, **_: Any) -> list[dict[str, Any]]:
+            both.wait()
+            return [{"Reservations": []}]
+
+    monkeypatch.setattr("workers.aws.machines.ec2", lambda region: Client())
+    offers = dict.fromkeys((f"{region}/{TYPE}" for region in ("eu-west-1", "us-east-1", "us-west-2")), 1.0)
+    options = AwsOptions(offers, "template", tmp_path, "python3")
+    assert AwsMachines(options, "ours").machines("job=1") == []
+    assert not both.broken

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -74,8 +75,7 @@ class AwsMachines:
 
     def describe(self, token: str) -> Record | None:
         tags = {} if token.startswith("i-") else {MACHINE: token}  # one that carries none is known by its own id
-        found = (record for region in self.options.regions for record in self._find(region, tags))
-        return next((record for record in found if record["token"] == token), None)
+        return next((record for record in self._find_all(tags) if record["token"] == token), None)
 
     def terminate(self, token: str) -> Record | None:
         record = self.describe(token)
@@ -90,10 +90,19 @@ class AwsMachines:
 
     def machines(self, tag: str) -> list[Record]:
         key, _, value = tag.partition("=")
-        return [record for region in self.options.regions for record in self._find(region, {key: value})]
+        return self._find_all({key: value})
 
     def attach(self, token: str, *, folder: str, rank: int) -> None:
         """Nothing to say: the agent of the machine has the order from the backend."""
+
+    def _find_all(self, tags: dict[str, str]) -> list[Record]:
+        """In all regions at once: a list takes as long as the slowest of them."""
+        regions = self.options.regions
+        for region in regions:
+            ec2(region)  # clients may be used by threads, but not be made by several
+        with ThreadPoolExecutor(max(1, len(regions)), "counterflow-ec2") as threads:
+            found = list(threads.map(lambda region: self._find(region, tags), regions))
+        return [record for part in found for record in part]
 
     def _find(self, region: str, tags: dict[str, str]) -> list[Record]:
         wanted = {DEPLOYMENT: self.deployment, **tags}
