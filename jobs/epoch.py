@@ -13,7 +13,7 @@ from jobs.models import Decision, Job
 from jobs.plan_facts import Epoch, facts_of, past_read
 from jobs.plan_offers import spot_left
 from jobs.plan_parts import Failed, each, together
-from jobs.preemptions import rooms_found, rooms_store, rooms_tell, who_took_its_place
+from jobs.preemptions import fixed_of, rooms_found, rooms_store, rooms_tell, who_took_its_place
 from jobs.priorities import fall_per_usd, priorities_of
 from jobs.scheduler.placing import Frame, placed
 from jobs.scheduler.planner import Markets, PlanFacts, Wish, uses_programme
@@ -83,9 +83,10 @@ def _epoch(ids: Sequence[int], claim: Claim, failed: Failed, now: dt.datetime) -
     )
     ours = not_overtaken(list(planned.values()), now)
     plans_release(claim=claim, ids=planned.keys() - {one.rows.job.pk for one in ours}, now=now)
-    rooms, groundless = rooms_found(epoch, ours)
+    fixed = fixed_of(epoch, ours)
+    rooms, groundless = rooms_found(epoch, ours, fixed)
     made = rooms_store(rooms=rooms, groundless=groundless, now=now)
-    rooms_tell(epoch, ours, made)
+    rooms_tell(epoch, ours, made, fixed)
     return made + plans_store(planned=ours, claim=claim, now=now)
 
 
@@ -180,7 +181,7 @@ def frame_of(epoch: Epoch, rows: JobRows, facts: PlanFacts, effective: float, *,
     others, kept = epoch.gpus[team.pk] - own, epoch.kept_for_others(rows.job, effective)
     words = f"team quota: {others} of {team.max_gpus} GPUs are with other jobs"
     if fixed := epoch.unplanned.gpus.get(team.pk):
-        words += f", {fixed} of them with jobs of fixed size or paused ones, which make no room"
+        words += f", {fixed} of them with jobs of fixed size or paused ones"
     if team.max_gpus is not None:
         free = max(0, team.max_gpus - others)
         machines_left = max(free - kept, min(rows.staying, free))

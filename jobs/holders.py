@@ -21,10 +21,10 @@ class Holders:
 
     by_team: Mapping[int, list[tuple[JobRows, Holder]]]
 
-    def of_use(self, winner: JobRows, offer: int | None) -> list[Holder]:
+    def of_use(self, team: int, winner: JobRows | None, offer: int | None) -> list[tuple[JobRows, Holder]]:
         """Those that hold what a job of their team lacks: any machines, or those of one spot offer where that is what is scarce."""
-        team = ((rows, one) for rows, one in self.by_team[winner.job.team_id] if rows is not winner)
-        return [replace(one, held=held) for rows, one in team if (held := _held(rows, offer))]
+        others = ((rows, one) for rows, one in self.by_team[team] if rows is not winner)
+        return [(rows, replace(one, held=held)) for rows, one in others if (held := _held(rows, offer))]
 
 
 def holders_read(epoch: Epoch, teams: Collection[int], known: Mapping[int, PlanFacts]) -> Holders:

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jobs.fixed_holders import Fixed, fixed_need, fixed_read
 from jobs.holders import holders_read, machines_of
-from jobs.models import Decision
+from jobs.models import Decision, Team
 from jobs.plan_facts import Epoch
+from jobs.rooms import GROUNDLESS, Room, room_words, rooms_for
 from jobs.scheduler.planner import PlanFacts
-from jobs.scheduler.proposal import Proposal
-from jobs.scheduler.victims import KIND, Need, room_proposal, situation_json, victims
+from jobs.scheduler.victims import KIND, Machines, Need
 from jobs.selectors.planning import JobRows
 from jobs.services.decisions import decision_propose, decision_withdraw
 from jobs.services.epochs import Planned
@@ -23,35 +24,47 @@ UNKNOWN_S = 3600.0  # what a job is taken to need whose pace is not known
 
 
 @dataclass(frozen=True)
-class Room:
-    """What is proposed to one holder."""
+class Lack:
+    """A job that comes first: what it needs, its rows where it is planned, and the spot offer where that is what is scarce."""
 
-    rows: JobRows
-    proposal: Proposal
-    situation: dict[str, Any]
+    need: Need
+    team: int
+    rows: JobRows | None = None
+    offer: int | None = None
 
 
-def rooms_found(epoch: Epoch, planned: Sequence[Planned]) -> tuple[list[Room], list[Decision]]:
-    """Who is asked to make room for the jobs just planned, and the open proposals whose ground has gone.
+def fixed_of(epoch: Epoch, planned: Sequence[Planned]) -> Fixed:
+    """Jobs of fixed size that could make room, of the teams in which somebody lacks it. Nothing is read where nobody does."""
+    teams = {one.rows.job.team_id for one in planned if one.lacks and one.rows.job.team.max_gpus is not None}
+    teams |= {one.rows.job.team_id for one in planned if epoch.unplanned.waiting.get(one.rows.job.team_id)}
+    asked = {one.rows.job.team_id for one in planned if epoch.unplanned.gpus.get(one.rows.job.team_id)}
+    return fixed_read(teams=teams | asked, now=epoch.now) if teams | asked else Fixed()
+
+
+def rooms_found(epoch: Epoch, planned: Sequence[Planned], fixed: Fixed) -> tuple[list[Room], list[Decision]]:
+    """Who is asked to make room for jobs just planned and those of fixed size that wait, and open proposals whose ground has gone.
 
     The first job in the order is served first; a holder makes room for one job at a time.
     """
-    needs = _needs(epoch, planned)
-    teams = {one.rows.job.team_id for one, _, _ in needs}
-    all_holders = holders_read(epoch, teams, {one.rows.job.pk: one.seen.facts for one in planned})
+    lacks = _lacks(epoch, planned, fixed)
+    all_holders = holders_read(
+        epoch, {lack.team for lack in lacks}, {one.rows.job.pk: one.seen.facts for one in planned}
+    )
     rooms: dict[int, Room] = {}
-    for one, need, offer in needs:
-        holders = [h for h in all_holders.of_use(one.rows, offer) if h.key not in rooms]
-        chosen = victims(need, holders)
-        machines = {way.holder.key: machines_of(epoch.rows[way.holder.key]) for way in chosen}
-        for way in chosen:
-            key, kept = way.holder.key, situation_json(need, holders, machines)
-            rooms[key] = Room(epoch.rows[key], room_proposal(need, way, machines[key]), kept)
-    return list(rooms.values()), _groundless(epoch, planned, rooms)
+    for lack in lacks:
+        holders = all_holders.of_use(lack.team, lack.rows, lack.offer)
+        theirs = fixed.holders[lack.team] if lack.offer is None else []
+        found = rooms_for(
+            lack.need,
+            [(rows.job, one, machines_of(rows)) for rows, one in holders if one.key not in rooms]
+            + [(job, one, Machines(0, one.held)) for job, one in theirs if one.key not in rooms],
+        )
+        rooms |= {room.job.pk: room for room in found}
+    return list(rooms.values()), _groundless(epoch, planned, rooms, fixed)
 
 
-def _needs(epoch: Epoch, planned: Sequence[Planned]) -> list[tuple[Planned, Need, int | None]]:
-    """The first jobs of each team that lack machines, what each needs, and the spot offer where that is what is scarce."""
+def _lacks(epoch: Epoch, planned: Sequence[Planned], fixed: Fixed) -> list[Lack]:
+    """The first jobs of each team that lack machines, in their order."""
     served: Counter[int] = Counter()
     found = []
     for one in planned:
@@ -59,33 +72,39 @@ def _needs(epoch: Epoch, planned: Sequence[Planned]) -> list[tuple[Planned, Need
         if served[team] == MAX_NEEDS or not (one.lacks or offer):
             continue
         served[team] += 1
-        if (need := need_of(epoch, one, offer)) is not None:
-            found.append((one, need, offer))
-    return found
+        if (need := need_of(epoch, one, offer, fixed.freed[team])) is not None:
+            found.append(Lack(need, team, one.rows, offer))
+    for of_quota in {one.rows.job.team for one in planned}:
+        if epoch.unplanned.waiting.get(of_quota.pk) and (lacked := _fixed_need(epoch, of_quota, fixed)) is not None:
+            found.append(Lack(lacked, of_quota.pk))
+    return sorted(found, key=lambda lack: -lack.need.effective)
+
+
+def _fixed_need(epoch: Epoch, team: Team, fixed: Fixed) -> Need | None:
+    leaving = sum(max(0, rows.gpus() - rows.staying) for rows in epoch.by_team[team.pk])
+    return fixed_need(team=team, freed=fixed.freed[team.pk] + leaving)
 
 
 def rooms_store(*, rooms: Sequence[Room], groundless: Sequence[Decision], now: dt.datetime) -> list[Decision]:
     """Withdraw what has lost its ground and propose the rest. Returns the new decisions."""
     for decision in groundless:
-        decision_withdraw(decision=decision, now=now, reason="The job that it was to make room for needs it no more.")
-    made = (
-        decision_propose(job=room.rows.job, proposal=room.proposal, now=now, situation=room.situation) for room in rooms
-    )
+        decision_withdraw(decision=decision, now=now, reason=GROUNDLESS)
+    made = (decision_propose(job=room.job, proposal=room.proposal, now=now, situation=room.situation) for room in rooms)
     return [decision for decision in made if decision is not None]
 
 
-def rooms_tell(epoch: Epoch, planned: Sequence[Planned], made: Sequence[Decision]) -> None:
+def rooms_tell(epoch: Epoch, planned: Sequence[Planned], made: Sequence[Decision], fixed: Fixed) -> None:
     """Each job just planned knows who makes room for it, or is asked to."""
-    words: dict[str, str] = {}
+    words = {decision.args["for"]: room_words(decision) for decision in (*fixed.asks, *made) if "for" in decision.args}
     fresh = {decision.job_id: decision for decision in made}
     for pk, rows in epoch.rows.items():
         known = [fresh[pk]] if pk in fresh else rows.asks
         asked = [d for d in known if d.kind == KIND and d.status == "proposed"]
         told = rows.gave_way
         if asked:
-            words[asked[0].args["for"]] = f"{rows.job.name} is asked to make room ({asked[0]})"
+            words[asked[0].args["for"]] = room_words(asked[0])
         elif told is not None and told.status in ("approved", "executing") and "for" in told.args:
-            words[told.args["for"]] = f"{rows.job.name} makes room ({told})"
+            words[told.args["for"]] = room_words(told)
     for one in planned:
         one.room = words.get(str(one.rows.job.uuid), "")
 
@@ -107,21 +126,21 @@ def who_took_its_place(epoch: Epoch, rows: JobRows, wanted: int) -> dict[str, An
     return {"to": told["to"], "name": winner.name, "decision": told["decision"], "back": at}
 
 
-def _groundless(epoch: Epoch, planned: Sequence[Planned], rooms: Mapping[int, Room]) -> list[Decision]:
-    """Open proposals for a job that is over, or that was just planned and needs the room no more."""
+def _groundless(epoch: Epoch, planned: Sequence[Planned], rooms: Mapping[int, Room], fixed: Fixed) -> list[Decision]:
+    """Open proposals for a job that is over or waits no more, or that was just planned and needs the room no more."""
     active = {str(job.uuid) for job in epoch.jobs}
     seen = {str(one.rows.job.uuid) for one in planned}
+    asks = [decision for rows in epoch.rows.values() for decision in rows.asks]
     found = []
-    for pk, rows in epoch.rows.items():
-        for decision in rows.asks:
-            winner = decision.args.get("for")
-            still = pk in rooms and rooms[pk].proposal.args["for"] == winner
-            if decision.kind == KIND and not still and (winner not in active or winner in seen):
-                found.append(decision)
+    for decision in (*asks, *(d for d in fixed.asks if d.status == "proposed")):
+        winner, room = decision.args.get("for"), rooms.get(decision.job_id)
+        still = room is not None and room.proposal.args["for"] == winner
+        if decision.kind == KIND and not still and (winner not in active or winner in seen):
+            found.append(decision)
     return found
 
 
-def need_of(epoch: Epoch, one: Planned, offer: int | None) -> Need | None:
+def need_of(epoch: Epoch, one: Planned, offer: int | None, freed: int = 0) -> Need | None:
     """What a job lacks that others of its team hold: it cannot start, or would miss its deadline. None where that is not so."""
     facts, size = one.placed.facts, one.placed.wish.size
     wanted: int | None = facts.n_min
@@ -134,7 +153,7 @@ def need_of(epoch: Epoch, one: Planned, offer: int | None) -> Need | None:
         return None
     if wanted is None or wanted <= size:
         return None
-    needed = wanted - held - _being_freed(epoch, one.rows, offer)
+    needed = wanted - held - _being_freed(epoch, one.rows, offer) - (freed if offer is None else 0)
     if needed <= 0:
         return None
     what = "it cannot start" if not size else "it would miss its deadline"

@@ -10,6 +10,8 @@ from jobs.models.datasets import Dataset, Shard, ShardRevision
 from jobs.models.teams import Team
 from jobs.states import choices
 
+GAVE_WAY = "gave way to"  # how the reason of a pause begins that made room for another job
+
 
 class Job(StatefulModel):
     """What a user wants trained: data, goal, deadline, budget."""
@@ -55,6 +57,11 @@ class Job(StatefulModel):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def has_given_way(self) -> bool:
+        """Whether it is paused because it made room for another job."""
+        return self.held_for.startswith(GAVE_WAY)
 
 
 class JobShard(models.Model):

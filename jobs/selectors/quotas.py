@@ -104,6 +104,13 @@ def launch_refusal(*, job: Job, team: Team) -> str:
     return _refused(mine, team.max_gpus, held, before + _lacking(mine, _lacks(team)))
 
 
+def launch_lacks(*, one: Waiting, team: Team) -> tuple[int, str]:
+    """How many GPUs the first job that waits lacks, and why in words; (0, "") where it lacks none."""
+    assert team.max_gpus is not None
+    held, kept = gpus_held(teams=[team.pk]).get(team.pk, 0), _lacking(one, _lacks(team))
+    return max(0, held + kept + one.num_gpus - team.max_gpus), _refused(one, team.max_gpus, held, kept)
+
+
 def launches_refused(*, team: Team) -> dict[int, str]:
     """The same for every job that waits for its first attempt, empty where it may have it. As many queries for all as for one."""
     if team.max_gpus is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import IntegrityError, transaction
 
 from jobs.errors import AlreadyAnswered, Invalid, NotAllowed, Outdated, StaleWrite
+from jobs.machines import is_planned
 from jobs.models import Approval, Decision
 from jobs.scheduler.arguments import edit_errors
 from jobs.scheduler.procurement import RULE
@@ -96,7 +97,7 @@ def decision_reject(*, decision: Decision, now: dt.datetime, reason: str, user: 
                     defaults={"answer": "reject", "reason": reason, "created_at": now},
                 )
             state_move(decision, "rejected", now=now, actor=actor, text=f"{decision} rejected: {reason}")
-            if decision.rule == RULE:
+            if decision.rule == RULE and is_planned(decision.job):
                 plan_ask(job=decision.job, now=now, why=f"{decision} was rejected.")
     except StaleWrite:
         raise _answered(decision) from None
@@ -160,7 +161,7 @@ def _carry_out(decision: Decision, final: dict[str, Any], now: dt.datetime, acto
     state_move(decision, "approved", now=now, actor=actor, args=final, text=text, data=data)
     if decision.rule == RULE:
         plan_change_noted(job=decision.job, now=now)
-    if decision.rule == RULE and actor.user is not None:
+    if decision.rule == RULE and actor.user is not None and is_planned(decision.job):
         plan_ask(job=decision.job, now=now, why=APPROVED)
     command_issue(
         job=decision.job,

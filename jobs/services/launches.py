@@ -5,9 +5,10 @@ from __future__ import annotations
 import datetime as dt
 from collections import defaultdict
 
-from jobs.models import Command
+from jobs.models import Command, Team
 from jobs.selectors.quotas import QUOTA, launches_refused
 from jobs.services.commands import command_ring
+from jobs.services.room import room_ask, room_returns, room_told
 
 
 def launches_room_sweep(*, now: dt.datetime) -> int:
@@ -18,10 +19,17 @@ def launches_room_sweep(*, now: dt.datetime) -> int:
     by_team = defaultdict(list)
     for command in rows.select_related("job__team"):
         by_team[command.job.team].append(command)
-    return sum(_look(commands, launches_refused(team=team), now) for team, commands in by_team.items())
+    for team in by_team:
+        room_ask(team=team, now=now)
+    room_returns(now=now)
+    return sum(_look(team, commands, now) for team, commands in by_team.items())
 
 
-def _look(commands: list[Command], refused: dict[int, str], now: dt.datetime) -> int:
+def _look(team: Team, commands: list[Command], now: dt.datetime) -> int:
+    refused, told = launches_refused(team=team), room_told(team=team)
+    for command in commands:
+        if (words := told.get(str(command.job.uuid))) and refused.get(command.job_id):
+            refused[command.job_id] += f"; {words}"
     ready = [command for command in commands if not refused.get(command.job_id, QUOTA)]
     Command.objects.filter(pk__in=[c.pk for c in ready], status="issued").update(due_at=now)
     for command in ready:

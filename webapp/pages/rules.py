@@ -31,7 +31,7 @@ ABOUT = {
     "release": "Give machines of a planned job back.",
     "switch_to_on_demand": "Buy on-demand machines for a planned job, up to a cap.",
     "migrate": "Move a planned job to another spot offer.",
-    "preempt_job": "Let a planned job save its state and make room for one that comes first.",
+    "preempt_job": "Let a job save its state and make room for one that comes first.",
     "idle": "Hold no machines for a planned job for now.",
 }
 

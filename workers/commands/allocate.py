@@ -59,7 +59,8 @@ def allocate(work: Work) -> Result:
 
 
 for _kind in ALLOCATIONS:
-    handles(_kind)(allocate)
+    if _kind != "preempt_job":  # `room`
+        handles(_kind)(allocate)
 
 
 def _checked(work: Work) -> Target:
