@@ -6,7 +6,8 @@ from __future__ import annotations
 import datetime as dt
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from django.conf import settings
 from django.db.models import Exists, Max, OuterRef, Sum
@@ -14,11 +15,10 @@ from django.db.models import Exists, Max, OuterRef, Sum
 from jobs.machines import is_planned
 from jobs.models import Attempt, Command, Decision, Instance, Job, Snapshot, Team
 from jobs.scheduler.priority import NEAR_GOAL
-from jobs.scheduler.victims import KIND, Holder, Need
+from jobs.scheduler.victims import KIND, UNKNOWN_S, Holder, Need
 from jobs.selectors.quotas import fixed_waiting, launch_lacks
 
 WINDOW_SLOTS = 12  # of the planner: within it a job makes room once, and a no holds
-UNKNOWN_S = 3600.0  # what a job is taken to need whose pace is not known
 OPEN = ("proposed", "approved", "executing")
 
 
@@ -84,33 +84,34 @@ def _holders(found: Fixed, jobs: dict[int, Job], now: dt.datetime) -> None:
     attempts = Attempt.objects.filter(job__in=jobs, status="running").annotate(pace=Max("workers__step_time_s"))
     for attempt in attempts.order_by("fence"):
         job, (num, usd) = jobs[attempt.job_id], held.get(attempt.job_id, (0, 0.0))
-        if not num:
-            continue
-        left = max(0, job.goal_steps - job.current_step)
-        starts_s = (attempt.running_at - attempt.created_at).total_seconds() if attempt.running_at else 0.0
-        changeover_s = 2 * starts_s  # what a start takes, saving takes at most: it moves the same state
-        unsaved = None if job.pk not in saved else max(0, job.current_step - saved[job.pk])
-        slack_s = None
-        if job.deadline is not None and attempt.pace:
-            slack_s = (job.deadline - now).total_seconds() - left * attempt.pace
-        one = Holder(
-            key=job.pk,
-            name=job.name,
-            effective=float(job.priority + job.boost),
-            held=num,
-            n_min=num,
-            usd_per_hour=usd,
-            changeover_s=changeover_s,
-            unsaved_s=None if unsaved is None else unsaved * (attempt.pace or 0.0),
-            runs_s=(now - attempt.running_at).total_seconds() if attempt.running_at else 0.0,
-            min_run_s=max(settings.PLAN_SLOT_S, 2 * changeover_s),
-            can_save="resize" in attempt.capabilities,
-            is_protected=job.current_step > 0 and left <= NEAR_GOAL * job.goal_steps,
-            is_moving=job.pk in moving,
-            gave_way=job.pk in gave_way,
-            slack_s=slack_s if slack_s is not None and slack_s >= 0 else None,
-        )
-        found.holders[job.team_id].append((job, one))
+        if num:
+            one = _holder(job, attempt, saved.get(job.pk), now)
+            one = replace(one, held=num, n_min=num, usd_per_hour=usd)
+            one = replace(one, is_moving=job.pk in moving, gave_way=job.pk in gave_way)
+            found.holders[job.team_id].append((job, one))
+
+
+def _holder(job: Job, attempt: Any, saved_step: int | None, now: dt.datetime) -> Holder:
+    """`attempt` with its `pace`, seconds a step, None before the first."""
+    left_steps, pace_s = max(0, job.goal_steps - job.current_step), attempt.pace or 0.0
+    start_s = (attempt.running_at - attempt.created_at).total_seconds() if attempt.running_at else 0.0
+    changeover_s = 2 * start_s  # saving takes at most what a start takes: it moves the same state
+    slack_s = (job.deadline - now).total_seconds() - left_steps * pace_s if job.deadline and pace_s else None
+    return Holder(
+        key=job.pk,
+        name=job.name,
+        effective=float(job.priority + job.boost),
+        held=0,
+        n_min=0,
+        usd_per_hour=0.0,
+        changeover_s=changeover_s,
+        unsaved_s=None if saved_step is None else max(0, job.current_step - saved_step) * pace_s,
+        runs_s=(now - attempt.running_at).total_seconds() if attempt.running_at else 0.0,
+        min_run_s=max(settings.PLAN_SLOT_S, 2 * changeover_s),
+        can_save="resize" in attempt.capabilities,
+        is_protected=job.current_step > 0 and left_steps <= NEAR_GOAL * job.goal_steps,
+        slack_s=slack_s if slack_s is not None and slack_s >= 0 else None,
+    )
 
 
 def fixed_need(*, team: Team, freed: int) -> Need | None:
@@ -122,13 +123,12 @@ def fixed_need(*, team: Team, freed: int) -> Need | None:
     needed, why = launch_lacks(one=first, team=team)
     if needed - freed <= 0:
         return None
-    job = Job.objects.defer("report").get(pk=first.job)
-    name = job.name
+    job = Job.objects.only("uuid", "name").get(pk=first.job)
     return Need(
         str(job.uuid),
-        name,
+        job.name,
         first.priority,
         needed - freed,
         UNKNOWN_S,
-        f"without it {name} waits: it cannot start, {why}",
+        f"without it {job.name} waits: it cannot start, {why}",
     )

@@ -14,13 +14,12 @@ from jobs.models import Decision, Team
 from jobs.plan_facts import Epoch
 from jobs.rooms import GROUNDLESS, Room, room_words, rooms_for
 from jobs.scheduler.planner import PlanFacts
-from jobs.scheduler.victims import KIND, Machines, Need
+from jobs.scheduler.victims import KIND, UNKNOWN_S, Machines, Need
 from jobs.selectors.planning import JobRows
 from jobs.services.decisions import decision_propose, decision_withdraw
 from jobs.services.epochs import Planned
 
 MAX_NEEDS = 3  # of a team that are looked at in an epoch, those that come first
-UNKNOWN_S = 3600.0  # what a job is taken to need whose pace is not known
 
 
 @dataclass(frozen=True)
