@@ -10,7 +10,7 @@ from typing import Any
 
 from jobs.fixed_holders import Fixed, fixed_need, fixed_read
 from jobs.holders import holders_read, machines_of
-from jobs.models import Decision, Team
+from jobs.models import Decision, Job, Team
 from jobs.plan_facts import Epoch
 from jobs.rooms import GROUNDLESS, Room, room_words, rooms_for
 from jobs.scheduler.planner import PlanFacts
@@ -127,14 +127,20 @@ def who_took_its_place(epoch: Epoch, rows: JobRows, wanted: int) -> dict[str, An
 
 def _groundless(epoch: Epoch, planned: Sequence[Planned], rooms: Mapping[int, Room], fixed: Fixed) -> list[Decision]:
     """Open proposals for a job that is over or waits no more, or that was just planned and needs the room no more."""
-    active = {str(job.uuid) for job in epoch.jobs}
+    asks = [d for rows in epoch.rows.values() for d in rows.asks if d.kind == KIND]
+    asks += [decision for decision in fixed.asks if decision.status == "proposed"]
+    if not asks:
+        return []
+    active, teams = {str(job.uuid) for job in epoch.jobs}, {one.rows.job.team_id for one in planned}
+    waiting = [one.job for ones in epoch.unplanned.waiting.values() for one in ones]
+    waits = set(map(str, Job.objects.filter(pk__in=waiting).values_list("uuid", flat=True))) if waiting else set()
     seen = {str(one.rows.job.uuid) for one in planned}
-    asks = [decision for rows in epoch.rows.values() for decision in rows.asks]
     found = []
-    for decision in (*asks, *(d for d in fixed.asks if d.status == "proposed")):
+    for decision in asks:
         winner, room = decision.args.get("for"), rooms.get(decision.job_id)
         still = room is not None and room.proposal.args["for"] == winner
-        if decision.kind == KIND and not still and (winner not in active or winner in seen):
+        looked_at = winner in seen or (winner in waits and decision.team_id in teams)
+        if not still and (looked_at or winner not in active | waits):
             found.append(decision)
     return found
 

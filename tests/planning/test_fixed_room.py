@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from jobs.epoch import plans_tick
-from jobs.models import Attempt, Command, Decision, Instance, Job, Offer, PlanState, Snapshot, Team, Worker
+from jobs.models import Attempt, Command, Decision, Instance, Job, PlanState, Snapshot, Team, Worker
 from jobs.selectors.jobs import job_lines
 from jobs.services.approvals import decision_approve, decision_reject
 from jobs.services.attempts import attempt_finish
@@ -254,7 +254,7 @@ def test_a_planned_job_that_comes_first_is_made_room_for_by_one_of_fixed_size(ca
 
 def test_one_of_fixed_size_that_comes_first_is_made_room_for_by_a_planned_job(cast: Cast) -> None:
     market = make_market(spot=8, past=[8] * 100)
-    low = planned_job(cast.team, hours=40.0)
+    low = planned_job(cast.team, hours=3.7)
     hold(low, market, 4, since=later(-6000))
     attempt = train(low, workers=4, steps=300, step_time_s=20.0)
     Attempt.objects.filter(pk=attempt.pk).update(capabilities=["resize"])
@@ -273,7 +273,16 @@ def test_one_of_fixed_size_that_comes_first_is_made_room_for_by_a_planned_job(ca
     PlanState.objects.filter(job=low).update(due_at=later(301))
     plans_tick(now=later(301))
     assert rooms() == [decision], "and it does not grow back meanwhile"
-    assert isinstance(market, Offer)
+    elsewhere = planned_job(hours=6.0)
+    PlanState.objects.filter(job=low).update(due_at=later(9999))
+    plans_tick(now=later(302))
+    decision.refresh_from_db()
+    assert (decision.status, PlanState.objects.get(job=elsewhere).planned_at) == ("proposed", later(302))
+    job_cancel(job=high, now=later(303), actor=SYSTEM)
+    PlanState.objects.filter(job=elsewhere).update(due_at=later(304))
+    plans_tick(now=later(304))
+    decision.refresh_from_db()
+    assert decision.status == "expired", "nobody waits for it any more"
 
 
 def test_as_many_queries_for_many_holders_as_for_few(cast: Cast) -> None:
