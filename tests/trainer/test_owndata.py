@@ -19,9 +19,12 @@ from trainer_client.indexed import IndexedSource, Stream, TokenEncoder
 
 pytestmark = pytest.mark.timeout(300)
 
+SHORT = ((2, (1, 0)), (1, None))  # workers, and where they are told to leave
+PATHS: dict[str, Any] = dict.fromkeys(["texts", "slices", "sft", "dpo"], SHORT)
+PATHS |= {"tokens": ((2, (1, 0)), (3, (3, 2)), (1, None))}
 COUNTS = {"a": 11, "s": 9}
 FIELDS: dict[str, Any] = {"steps": 5, "global_batch": 14, "micro_batch": 2, "seq_len": 24, "lr": 3e-2, "eval_every": 5}
-WRITE = dict.fromkeys(["texts", "slices", "packed", "tokens"], write_shards) | {"sft": write_forms, "dpo": write_pairs}
+WRITE = dict.fromkeys(["texts", "slices", "tokens"], write_shards) | {"sft": write_forms, "dpo": write_pairs}
 
 
 def _build(config: Any, session: Any, entries: Any, kind: str, num_threads: int) -> Any:
@@ -65,7 +68,6 @@ def _build(config: Any, session: Any, entries: Any, kind: str, num_threads: int)
     encoders: dict[str, Any] = {
         "texts": lambda: Encoder(tokenizer, config.seq_len),
         "slices": lambda: Encoder(tokenizer, config.seq_len),
-        "packed": lambda: Encoder(tokenizer, config.seq_len, packed=True),
         "tokens": lambda: TokenEncoder(int(tokenizer.pad_token_id), config.seq_len),
         "sft": lambda: SupervisedEncoder(tokenizer, made),
         "dpo": lambda: PreferenceEncoder(tokenizer, made),
@@ -106,11 +108,8 @@ def test_a_trainer_goes_on_in_data_of_ones_own_with_other_workers_and_loses_noth
         1, _train, base_config(tmp_path, **FIELDS, gradient_snapshot_dir=tmp_path / "w"), kind, None, 0, folder=tmp_path
     )
     config = base_config(tmp_path, **FIELDS, resume=True)
-    stages = [
-        run_world(world, _train, config, kind, leave_at, folder=tmp_path)
-        for world, leave_at in ((2, (1, 0)), (3, (3, 2)), (1, None))
-    ]
-    assert [stage[0]["code"] for stage in stages] == [81, 81, 0]
+    stages = [run_world(world, _train, config, kind, leave_at, folder=tmp_path) for world, leave_at in PATHS[kind]]
+    assert [stage[0]["code"] for stage in stages] == [81] * (len(stages) - 1) + [0]
     assert stages[1][0]["start_micro"] > 0, "left inside a step"
     assert sorted(row for ranks in stages for row in joined_ledger(ranks)) == joined_ledger([whole])
     assert len({row[3] for row in joined_ledger([whole])}) == 20, "each sample came"
