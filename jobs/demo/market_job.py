@@ -32,7 +32,7 @@ BUDGET_USD = "40.00"
 # holds is soon gone, for so long that spot alone would be late. When it comes back, a person wants the job sooner (`Sooner`), which
 # takes two machines for a while, and once one of them is taken, the other does. The lengths were searched for with the rehearsal of
 # `tests/planning`: they hold for a job from 0.95 to 1.3 times as slow as its twin, where a second worker makes it 1.2 to 1.9 times
-# as fast, and a twin that takes a minute to two.
+# as fast, and a twin that takes a minute to a minute and a half; with one of two minutes from 1.5 times on.
 FACTOR = 20.0
 GAP_S = 300
 TICKS_OF_TWIN = 20  # how long the twin takes, in ticks of the market: its tempo follows from the speed of this machine
