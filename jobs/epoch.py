@@ -20,6 +20,7 @@ from jobs.scheduler.planner import Markets, PlanFacts, Wish, uses_programme
 from jobs.scheduler.priority import Priority
 from jobs.scheduler.procurement import ASK_KIND, Standing
 from jobs.scheduler.tasks import deadline_slots, situation_of
+from jobs.scheduler.victims import WINDOW_SLOTS
 from jobs.scheduler.wishes import wishes
 from jobs.selectors.forecasts import stored_forecasts
 from jobs.selectors.planning import (
@@ -98,7 +99,7 @@ def _wishes(epoch: Epoch, facts: Mapping[int, PlanFacts], ids: Sequence[int]) ->
 def epoch_read(*, now: dt.datetime, jobs: list[Job]) -> Epoch:
     """All the rows of an epoch, in a fixed number of queries."""
     slot_s, every_s = float(settings.PLAN_SLOT_S), float(settings.PLAN_EVERY_S)
-    rows = job_rows(jobs=jobs, now=now, since=now - dt.timedelta(seconds=12 * slot_s))
+    rows = job_rows(jobs=jobs, now=now, since=now - dt.timedelta(seconds=WINDOW_SLOTS * slot_s))
     rules = rules_by_kind(jobs=jobs, kinds=[ASK_KIND])
     offers = offers_for_planning()
     known = leaders(offers=[one.offer for one in offers if one.offer.is_spot])

@@ -15,10 +15,9 @@ from django.db.models import Exists, Max, OuterRef, Sum
 from jobs.machines import is_planned
 from jobs.models import Attempt, Command, Decision, Instance, Job, Snapshot, Team
 from jobs.scheduler.priority import NEAR_GOAL
-from jobs.scheduler.victims import KIND, UNKNOWN_S, Holder, Need
+from jobs.scheduler.victims import KIND, UNKNOWN_S, WINDOW_SLOTS, Holder, Need
 from jobs.selectors.quotas import fixed_waiting, launch_lacks
 
-WINDOW_SLOTS = 12  # of the planner: within it a job makes room once, and a no holds
 OPEN = ("proposed", "approved", "executing")
 
 
@@ -41,15 +40,8 @@ def fixed_asks(*, teams: Collection[int]) -> Fixed:
     return found
 
 
-def fixed_read(*, teams: Collection[int], now: dt.datetime) -> Fixed:
-    """The same with those that train at the moment and what each would lose. A fixed number of queries."""
-    found = fixed_asks(teams=teams)
-    holders_add(found, teams=teams, now=now)
-    return found
-
-
 def holders_add(found: Fixed, *, teams: Collection[int], now: dt.datetime) -> None:
-    """Read who trains at the moment."""
+    """Read who trains at the moment, and what each would lose. A fixed number of queries, one where nobody does."""
     living = Attempt.objects.filter(job=OuterRef("pk"), status="running")
     rows = Job.objects.filter(Exists(living), team__in=teams, status="running", plan_state=None).select_related("team")
     jobs = {job.pk: job for job in rows.defer("report") if not is_planned(job)}

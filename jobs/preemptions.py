@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.fixed_holders import Fixed, fixed_need, fixed_read
+from jobs.fixed_holders import Fixed, fixed_asks, fixed_need, holders_add
 from jobs.holders import holders_read, machines_of
 from jobs.models import Decision, Job, Team
 from jobs.plan_facts import Epoch
@@ -33,11 +33,16 @@ class Lack:
 
 
 def fixed_of(epoch: Epoch, planned: Sequence[Planned]) -> Fixed:
-    """Jobs of fixed size that could make room, of the teams in which somebody lacks it. Nothing is read where nobody does."""
-    teams = {one.rows.job.team_id for one in planned if one.lacks and one.rows.job.team.max_gpus is not None}
-    teams |= {one.rows.job.team_id for one in planned if epoch.unplanned.waiting.get(one.rows.job.team_id)}
-    asked = {one.rows.job.team_id for one in planned if epoch.unplanned.gpus.get(one.rows.job.team_id)}
-    return fixed_read(teams=teams | asked, now=epoch.now) if teams | asked else Fixed()
+    """Of the teams just planned in which jobs of fixed size hold GPUs of a quota: who is asked to make room, and who could be where
+    it is lacked. Nothing is read without such a team."""
+    teams = {one.rows.job.team_id for one in planned if epoch.unplanned.gpus.get(one.rows.job.team_id)}
+    if not teams:
+        return Fixed()
+    found = fixed_asks(teams=teams)
+    lacking = {one.rows.job.team_id for one in planned if one.lacks} | epoch.unplanned.waiting.keys()
+    if teams & lacking:
+        holders_add(found, teams=teams & lacking, now=epoch.now)
+    return found
 
 
 def rooms_found(epoch: Epoch, planned: Sequence[Planned], fixed: Fixed) -> tuple[list[Room], list[Decision]]:

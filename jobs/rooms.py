@@ -24,14 +24,15 @@ class Room:
 
 def rooms_for(need: Need, holders: Sequence[tuple[Job, Holder, Machines]]) -> list[Room]:
     """What is proposed to which of the holders, so that the need is met; empty where all together cannot."""
-    jobs, ones = {one.key: job for job, one, _ in holders}, [one for _, one, _ in holders]
+    by_key = {one.key: (job, machines) for job, one, machines in holders}
+    ones = [one for _, one, _ in holders]
     chosen = victims(need, ones)
-    theirs = {one.key: machines for _, one, machines in holders}
-    machines = {way.holder.key: theirs[way.holder.key] for way in chosen}
-    kept = situation_json(need, ones, machines)
-    return [
-        Room(jobs[key], room_proposal(need, way, machines[key]), kept) for way in chosen for key in (way.holder.key,)
-    ]
+    kept = situation_json(need, ones, {way.holder.key: by_key[way.holder.key][1] for way in chosen})
+    found = []
+    for way in chosen:
+        job, machines = by_key[way.holder.key]
+        found.append(Room(job, room_proposal(need, way, machines), kept))
+    return found
 
 
 def room_words(decision: Decision) -> str:

@@ -88,7 +88,7 @@ MEANING: Final[dict[str, dict[str, str]]] = {
         "draft": "being written, not submitted",
         "queued": "submitted, waits for compute",
         "running": "an attempt trains",
-        "paused": "held by a person or at its budget; nothing is started for it until it is let go on; keeps its place",
+        "paused": "held by a person, its budget or for another job; nothing starts for it until it is let go on; keeps its place",
         "recovering": "its attempt was lost; the next is on its way",
         "succeeded": "reached its goal",
         "failed": "ended without its goal; `failure_class` says why",

@@ -35,7 +35,7 @@ def was_resized(e: MarketEvidence) -> Finding:
     proved = sum(event["kind"] == "snapshot.proved" for event in e.events)
     differs = sum(event["kind"] == "snapshot.differs" for event in e.events)
     resizes = sum(before != after for before, after in pairwise(worlds))
-    held = resizes >= MIN_RESIZES <= proved and not differs
+    held = resizes >= MIN_RESIZES and proved >= len(worlds) - 1 and not differs
     text = f"workers {' -> '.join(map(str, worlds))}: {resizes} resizes; {proved} loads equal, {differs} not"
     return Finding("resized through proved snapshots", held, text)
 

@@ -132,7 +132,9 @@ class Sooner:
         deadline = time.time() + left_s
         if deadline >= dt.datetime.fromisoformat(job["deadline"]).timestamp():
             return ""
-        self.api.patch(f"/jobs/{job['id']}/", json={"deadline": stamp(deadline)}).raise_for_status()
+        answer = self.api.patch(f"/jobs/{job['id']}/", json={"deadline": stamp(deadline)})
+        if answer.status_code != 200:
+            raise StackError(f"The deadline cannot be moved: {answer.text[:300]}")
         return f"Wanted sooner: {STEPS - job['current_step']} steps within {left_s:.0f} s."
 
     def _get(self, path: str, **params: str) -> Any:

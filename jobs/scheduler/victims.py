@@ -22,6 +22,7 @@ from jobs.scheduler.proposal import Effect, Proposal
 
 KIND, SUBJECT = "preempt_job", "room"
 MARGIN = 2.0  # points
+WINDOW_SLOTS = 12  # of the planner: within it a job makes room once, and a no holds
 UNKNOWN_S = 3600.0  # what a job is taken to need whose pace is not known
 SAVE_FAILS = 0.05  # share of saves that is reckoned to fail: then the work since the last snapshot is lost
 

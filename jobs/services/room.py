@@ -12,11 +12,11 @@ from django.conf import settings
 from django.db import transaction
 
 from jobs.errors import Conflict
-from jobs.fixed_holders import WINDOW_SLOTS, fixed_asks, fixed_need, holders_add
+from jobs.fixed_holders import fixed_asks, fixed_need, holders_add
 from jobs.models import Decision, Job, PlanState, Team
 from jobs.models.jobs import GAVE_WAY
 from jobs.rooms import GROUNDLESS, room_words, rooms_for
-from jobs.scheduler.victims import KIND, Machines
+from jobs.scheduler.victims import KIND, WINDOW_SLOTS, Machines
 from jobs.selectors.quotas import TO_PLAN, launch_refusal
 from jobs.services.decisions import decision_propose, decision_withdraw
 from jobs.services.events import SYSTEM

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
-
 from jobs.machines import is_planned
 from jobs.services.decisions import decision_applied
 from jobs.services.room import room_make
 from jobs.states import JOB_OVER
-from workers.commands.allocate import allocate
+from workers.commands.allocate import LOOK_AGAIN, allocate
 from workers.commands.registry import NotYet, Permanent, Result, Work, handles
-
-LOOK_AGAIN = dt.timedelta(seconds=2)  # a nudge usually comes first
 
 
 @handles("preempt_job")
