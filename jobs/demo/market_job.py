@@ -7,12 +7,10 @@ other's are compared with. The market is the simulated cloud; who answers for on
 from __future__ import annotations
 
 import csv
-import datetime as dt
 import io
 import json
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,27 +23,29 @@ from jobs.services.demo import DATASET
 STEPS = 140
 NODES = {"min": 1, "max": 2}
 TWIN_WORKERS = 2
-TRAINING = {"global_batch": 32, "micro_batch": 4, "lr": 1e-3, "seq_len": 128, "seed": 3, "snapshot_every": 40}
+TRAINING = {"global_batch": 32, "micro_batch": 4, "lr": 1e-3, "seq_len": 64, "seed": 3, "snapshot_every": 40}
+MODEL = "tiny:1m"
+MICRO_S = 0.12  # that a micro-batch takes at least, so that its machines are as independent as if they did not share a computer
 DEADLINE_FACTOR = 3.44  # the deadline, in durations of the undisturbed twin
 BUDGET_USD = "40.00"
-# The market: prices in USD per hour of its own clock, machines that could be had in each of its ticks. It goes round. What the job
-# holds is soon gone, for so long that spot alone would be late. When it comes back, a person wants the job sooner (`Sooner`), which
-# takes two machines for a while, and once one of them is taken, the other does. The lengths were searched for with the rehearsal of
-# `tests/planning`: they hold for a job from 0.95 to 1.3 times as slow as its twin, where a second worker makes it 1.2 to 1.9 times
-# as fast, and a twin that takes a minute to a minute and a half; with one of two minutes from 1.5 times on.
+# The market: machines that could be had in each of its ticks, dearer the fewer there are. It goes round. What the job holds is soon
+# gone, for so long that spot alone would be late. When two come back, it needs both for a while, and then one of them is taken.
+# Lengths and deadline were searched for with the rehearsal of `tests/planning`: they hold for a job up to an eighth slower than its
+# twin, where a second worker makes it 1.7 to 1.95 times as fast, and a start takes up to 4 s. A micro-batch that takes a set time
+# keeps a job within that, whatever computer it runs on, as long as that computer can do it in less.
 FACTOR = 20.0
 GAP_S = 300
 TICKS_OF_TWIN = 20  # how long the twin takes, in ticks of the market: its tempo follows from the speed of this machine
-AVAILABILITY = [2] * 2 + [1] + [0] * 34 + [2] * 6 + [1] * 38 + [2] * 2
+AVAILABILITY = [2] * 5 + [1] + [0] * 34 + [2] * 10 + [1] * 18 + [2] * 20
 LEAD_S = 25.0  # of the market before the job, in which its past is read and the planner is compiled
-PRICE_SPOT, PRICE_ON_DEMAND = 0.5, 3.0
+PRICE_SPOT = {2: 0.48, 1: 0.5, 0: 0.52}  # USD per hour of the market's own clock, by the machines that are left
+PRICE_ON_DEMAND = 3.0
 NOTICE_S = 10
-SETTLED_S = 8.0  # for so long one machine trains before the deadline is moved
 
 
 def market_environment(folder: Path) -> dict[str, str]:
     """Settings of an installation with this market, whose trace is written to `folder`."""
-    prices = [round(PRICE_SPOT * (1 + 0.06 * ((7 * i) % 5 - 2)), 4) for i in range(len(AVAILABILITY))]
+    prices = [PRICE_SPOT[count] for count in AVAILABILITY]
     zone = {
         "region": "east-1", "on_demand_usd_per_hour": PRICE_ON_DEMAND, "price": prices, "availability": AVAILABILITY,
     }  # fmt: skip
@@ -56,6 +56,7 @@ def market_environment(folder: Path) -> dict[str, str]:
         "COUNTERFLOW_MARKET": f"trace={trace},factor={FACTOR:g},boot_s=1,notice_s={NOTICE_S},closed=1",
         "COUNTERFLOW_PLAN_SLOT_S": "5",
         "COUNTERFLOW_PLAN_EVERY_S": "5",
+        "COUNTERFLOW_ALLOW_JOB_COMMANDS": "1",  # for `env` of its job files
     }
 
 
@@ -94,53 +95,6 @@ def market_open(folder: Path, twin_s: float) -> float:
     return time.time() + ticks * tick_s
 
 
-def sooner_s(steps_left: int, step_time_s: Mapping[int, float]) -> float:
-    """How far from now the nearer deadline is: one worker would be late for it, two are not. `step_time_s`: of one and of two."""
-    return steps_left * (0.7 * step_time_s[1] + 0.3 * step_time_s[2]) + 18.0
-
-
-@dataclass
-class Sooner:
-    """A person who moves the deadline once: where the job has come from on-demand to one spot machine, and two can be had."""
-
-    api: httpx.Client
-    twin_step_s: float
-    is_done: bool = False
-    had_on_demand: bool = False
-
-    def look(self, job: dict[str, Any]) -> str:
-        """Called again and again with the job; says what was done, if anything."""
-        if self.is_done or job["status"] != "running":
-            return ""
-        machines = [m for m in self._get("/fleet/")["held"] if m["job"] and m["job"]["id"] == job["id"]]
-        kinds = [m["kind"] for m in machines if m["status"] == "running"]
-        self.had_on_demand |= "on_demand" in kinds
-        self.is_done = self.had_on_demand and kinds.count("spot") == NODES["max"]  # it has grown by itself
-        if not self.had_on_demand or kinds != ["spot"]:
-            return ""
-        newest = max(self._get("/attempts/", job=job["id"])["results"], key=lambda attempt: attempt["fence"])
-        most = max((o["availability"] or 0 for o in self._get("/offers/")["results"] if o["is_spot"]), default=0)
-        begun = newest["running_at"]
-        if newest["world_size"] != 1 or not begun or most < NODES["max"]:
-            return ""
-        workers = self._get(f"/attempts/{newest['id']}/")["workers"]
-        step_time_s = workers[0]["step_time_s"] if workers else None
-        if step_time_s is None or time.time() - dt.datetime.fromisoformat(begun).timestamp() < SETTLED_S:
-            return ""
-        self.is_done = True
-        left_s = sooner_s(STEPS - job["current_step"], {1: step_time_s, 2: self.twin_step_s})
-        deadline = time.time() + left_s
-        if deadline >= dt.datetime.fromisoformat(job["deadline"]).timestamp():
-            return ""
-        answer = self.api.patch(f"/jobs/{job['id']}/", json={"deadline": stamp(deadline)})
-        if answer.status_code != 200:
-            raise StackError(f"The deadline cannot be moved: {answer.text[:300]}")
-        return f"Wanted sooner: {STEPS - job['current_step']} steps within {left_s:.0f} s."
-
-    def _get(self, path: str, **params: str) -> Any:
-        return self.api.get(path, params=params).raise_for_status().json()
-
-
 def stamp(at_s: float) -> str:
     """A moment as a job file has it."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at_s))
@@ -152,7 +106,14 @@ def twin_form() -> dict[str, Any]:
 
 
 def _common(name: str) -> dict[str, Any]:
-    common = {"name": name, "model": "tiny:4m", "goal_steps": STEPS, "training": TRAINING, "submit": True}
+    common: dict[str, Any] = {
+        "name": name,
+        "model": MODEL,
+        "env": {"COUNTERFLOW_FAULT_MICRO_S": str(MICRO_S)},
+        "goal_steps": STEPS,
+        "training": TRAINING,
+        "submit": True,
+    }
     common["snapshot"] = {"fidelity": "exact"}
     # The rules of the data side leave both alone, so that they train on the same samples.
     return {**common, "datasets": [{"name": DATASET}], "rules": {"shard_loss": {"min_gap": 1e6}}}

@@ -21,7 +21,6 @@ from jobs.demo.market_checks import MARKET_CHECKS
 from jobs.demo.market_job import (
     DEADLINE_FACTOR,
     MarketEvidence,
-    Sooner,
     market_environment,
     market_evidence,
     market_form,
@@ -39,7 +38,6 @@ IN_FORCE = re.compile(r"rank (\d+): directive (\S+) \(add_shard\) in force from 
 # Events that are said, by the first word of their kind.
 TOLD = ("job", "decision", "augmentation", "attempt", "instance")
 Say = Callable[[str], None]
-Look = Callable[[dict[str, Any]], str]
 
 
 def demo_run(*, model: str, parts: Sequence[str], var_dir: Path, root: Path, say: Say) -> dict[str, Any]:
@@ -99,8 +97,7 @@ def market_part(api: httpx.Client, stack: Stack, say: Say) -> MarketEvidence:
     form = market_form(deadline_s)
     job = told(api.post("/jobs/", json=form, headers={"Idempotency-Key": "demo-market"}))
     say(f"Submitted {job['name']}: the same on bought machines, to be done by {job['deadline']}.")
-    person = Sooner(api, times["running_s"] / twin["goal_steps"])
-    events = follow(api, stack, job["id"], LIMIT_S["tiny"], say, person.look)
+    events = follow(api, stack, job["id"], LIMIT_S["tiny"], say)
     return market_evidence(api, job["id"], twin["id"], events)
 
 
@@ -126,10 +123,8 @@ def told(answer: httpx.Response) -> Any:
     return answer.json()
 
 
-def follow(
-    api: httpx.Client, stack: Stack, job: str, limit_s: float, say: Say, look: Look = lambda job: ""
-) -> list[dict[str, Any]]:
-    """Say what happens until the report stands, and let `look` do something about the job meanwhile. Returns the events."""
+def follow(api: httpx.Client, stack: Stack, job: str, limit_s: float, say: Say) -> list[dict[str, Any]]:
+    """Say what happens until the report stands. Returns the events."""
     end, seen, next_step = time.monotonic() + limit_s, 1, 0
     events: list[dict[str, Any]] = []
     while time.monotonic() < end:
@@ -140,8 +135,6 @@ def follow(
             if event["kind"].split(".")[0] in TOLD:
                 say(f"  {event['text']}")
         row = told(api.get(f"/jobs/{job}/"))
-        if done := look(row):
-            say(f"  {done}")
         if row["current_step"] >= next_step:
             say(f"  step {row['current_step']} of {row['goal_steps']}")
             next_step += 50

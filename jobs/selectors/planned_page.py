@@ -14,10 +14,18 @@ from jobs.selectors.baselines import baselines_of
 from jobs.selectors.forecasts import forecasts_of
 from jobs.selectors.market_steps import quotes_between, steps_of
 from jobs.selectors.marks import Moment, moments_of
+from jobs.selectors.planning import ACTIVE
 
 MAX_CORNERS = 1_500
 CROWDED = 12
 BAND = ("0.1", "0.9")  # of 80 %
+
+
+def plan_now(*, job: Job) -> PlanState | None:
+    """What the planner last said of a job that it looks after; None of a draft, after the end, and before the first plan."""
+    if not is_planned(job) or job.status not in (*ACTIVE, "paused"):
+        return None
+    return PlanState.objects.filter(job=job, planned_at__isnull=False).first()
 
 
 def planned_page(*, job: Job, now: dt.datetime, cost_usd: Decimal) -> dict[str, Any]:

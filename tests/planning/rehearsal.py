@@ -6,7 +6,7 @@ What a person sees of it is the log; what it cost is compared with `forecasting.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -44,15 +44,12 @@ class Stage:
     slot_s: float = 5.0
     leave_s: float = 1.5
     start_s: float = 3.0
+    first_start_s: float = 3.0  # as the planner believes before it has seen one
     boot_s: float = 1.0
     notice_s: float = 10.0
     react_s: float = 1.0  # from a plan to its order being carried out
     quote_age_s: float = 2.0
     silence_s: float = 6.0
-    sooner_s: Callable[[int, dict[int, float]], float] | None = (
-        None  # a nearer deadline, once, as the demo's person wants it
-    )
-    settled_s: float = 8.0
 
     def count(self, at_s: float) -> int:
         return self.counts[int((at_s + self.phase_s) // self.tick_s) % len(self.counts)]
@@ -83,7 +80,6 @@ class Rehearsal:
     """`run()` plays it to the end; then `cost_usd`, `worlds`, `num_notices`, `ended_s` and `log` say what it came to."""
 
     stage: Stage
-    deadline_s: float = 0.0  # in force, first the stage's
     now_s: float = 0.0
     done: float = 0.0
     machines: list[Machine] = field(default_factory=list)
@@ -108,15 +104,11 @@ class Rehearsal:
     num_asked: int = 0
     log: list[str] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.deadline_s = self.stage.deadline_s
-
     def run(self) -> Rehearsal:
         while self.done < self.stage.steps and self.now_s < 3 * self.stage.deadline_s:
             self._cloud()
             self._trainer()
             self._orders()
-            self._person()
             self._planner()
             self.now_s += DT_S
         return self
@@ -135,10 +127,10 @@ class Rehearsal:
         """What `forecasting.simulate` says of a policy on this market, with the changeover that was seen."""
         facts, stage = self._facts(), self.stage
         assert facts.speed is not None
-        slot_s = slot_of(self.deadline_s, stage.slot_s)
+        slot_s = slot_of(stage.deadline_s, stage.slot_s)
         price, work = stage.on_demand_usd * slot_s / 3600, stage.steps * facts.speed.step_time_1_s / slot_s
         task = Task(
-            work=work, deadline_slots=math.floor(self.deadline_s / slot_s), value=10 * work * price, on_demand_price=price,
+            work=work, deadline_slots=math.floor(stage.deadline_s / slot_s), value=10 * work * price, on_demand_price=price,
             n_max=stage.n_max, throughput=facts.speed.curve(stage.n_max), changeover_s=facts.changeover_s, slot_s=slot_s, gamma=4.0,
         )  # fmt: skip
         counts = stage.counts_of(slot_s * np.arange(task.hard_slots))
@@ -210,24 +202,12 @@ class Rehearsal:
     def _running(self, kind: str) -> list[Machine]:
         return [m for m in self.machines if m.kind == kind and m.runs]
 
-    # The person: wants it sooner, where it has come from on-demand to one spot machine and two can be had ---------------
-    def _person(self) -> None:
-        stage, now_s = self.stage, self.now_s
-        begun_s = self.begun_s if self.state == "running" and [m.kind for m in self.world] == ["spot"] else None
-        if self.deadline_s < stage.deadline_s or stage.sooner_s is None or begun_s is None:
-            return
-        if self.cost_usd("on_demand") and now_s - begun_s >= stage.settled_s and stage.count(now_s) >= stage.n_max:
-            left_s = stage.sooner_s(math.ceil(stage.steps - self.done), stage.step_time_s)
-            self.deadline_s = min(self.deadline_s, now_s + left_s)
-            self.is_urgent, self.due_s = True, now_s
-            self._say(f"deadline {self.deadline_s:.1f} s")
-
     # The planner: every few seconds, and at once on a notice ----------------------------------------------------------
     def _facts(self) -> PlanFacts:
         stage, size = self.stage, len(self.world)
         times = {n: stage.step_time_s[n] for n in self.shown or {stage.n_max}}
         running = (size, stage.step_time_s[size]) if self.state == "running" and size in self.shown else None
-        changeover_s = (median(self.changeovers) if self.changeovers else stage.start_s) + stage.boot_s
+        changeover_s = (median(self.changeovers) if self.changeovers else stage.first_start_s) + stage.boot_s
         held = [m for m in self.machines if m.runs]
         here = len(self._running("spot"))
         if not any(m.noticed_s is not None and m.ended_s is None for m in self.machines):
@@ -238,7 +218,7 @@ class Rehearsal:
         elif held and (self.state != "running" or len(held) != size):
             left_s = changeover_s
         return PlanFacts(
-            policy="prefer", steps_left=math.ceil(stage.steps - self.done), time_left_s=self.deadline_s - self.now_s, n_min=1,
+            policy="prefer", steps_left=math.ceil(stage.steps - self.done), time_left_s=stage.deadline_s - self.now_s, n_min=1,
             n_max=stage.n_max, speed=speed_of(measured_s=times, now=running), spread=0.05 if self.shown else 0.09,
             changeover_s=changeover_s, changeover_left_s=left_s, held_spot=len(self._running("spot")),
             held_on_demand=len(self._running("on_demand")), spot=SpotQuote(OFFER, "a", stage.spot_usd, here),

@@ -132,7 +132,24 @@ def show(connection: Connection, options: argparse.Namespace) -> tuple[Any, str]
     rows += [("finish", when(job["progress"]["finish_at"])), ("failure", job["failure_message"])]
     rows += [("target", (job["progress"]["completion"] or {}).get("sentence")), ("priority", _priority(job))]
     rows += [("waits for", job["waits_for"]), ("place in the queue", job["queue_place"])]
+    rows += _plan_rows(job["current_plan"])
     return job, table(("", job["name"]), rows)
+
+
+def _plan_rows(plan: dict[str, Any] | None) -> list[tuple[str, Any]]:
+    """What the planner last said of a job."""
+    if plan is None:
+        return []
+    finish, cost = plan["finish_at"] or {}, plan["cost_usd"]
+    return [
+        ("plan", plan["sentence"]),
+        ("held back by", plan["held_back"]),
+        ("planned finish", when(finish.get("expected"))),
+        ("80 %", f"{when(finish['low'])} to {when(finish['high'])}" if finish.get("high") else None),
+        ("planned cost", f"${cost['expected']:.2f} (80 %: {cost['low']:.2f} to {cost['high']:.2f})" if cost else None),
+        ("chance to make the deadline", f"{plan['chance']:.0%}" if plan["chance"] is not None else None),
+        ("on-demand alone makes it until", when(plan["last_safe_at"])),
+    ]
 
 
 def _priority(job: dict[str, Any]) -> str:

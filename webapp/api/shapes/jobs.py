@@ -8,9 +8,11 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from jobs.models import Job
+from jobs.selectors.planned_page import plan_now
 from jobs.selectors.promises import job_promises
 from jobs.services.boosts import MAX_POINTS
 from webapp.api.shapes.fields import Input, Named, PersonField, StatefulShape
+from webapp.api.shapes.plans import CurrentPlanShape
 
 
 class RangeShape(serializers.Serializer[Any]):
@@ -127,6 +129,14 @@ class JobFull(JobShape):
     promises = serializers.SerializerMethodField(
         help_text="What to know before it costs money: what becomes of its work when its machines go"
     )
+    current_plan = serializers.SerializerMethodField(
+        help_text="What the planner last said of it; null: not planned, not yet, or ended"
+    )
+
+    @extend_schema_field(CurrentPlanShape(allow_null=True))
+    def get_current_plan(self, job: Job) -> Any:
+        state = plan_now(job=job)
+        return CurrentPlanShape(state).data if state else None
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField()))
     def get_promises(self, job: Job) -> list[str]:

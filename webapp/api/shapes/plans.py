@@ -1,4 +1,4 @@
-"""What a job would take."""
+"""What a job would take, and what the planner last said of it."""
 
 from __future__ import annotations
 
@@ -44,3 +44,53 @@ class PlanShape(serializers.Serializer[Any]):
         help_text="Which policy decides for a planned job and why; empty where a plain rule does"
     )
     reasons = serializers.ListField(child=serializers.CharField())
+
+
+class MachinesShape(serializers.Serializer[Any]):
+    spot = serializers.IntegerField()
+    on_demand = serializers.IntegerField()
+
+
+class MomentsShape(serializers.Serializer[Any]):
+    """An expected moment with its 80 % range; null lies beyond what was looked at."""
+
+    expected = serializers.DateTimeField(allow_null=True)
+    low = serializers.DateTimeField(allow_null=True)
+    high = serializers.DateTimeField(allow_null=True)
+
+
+class UsdShape(serializers.Serializer[Any]):
+    """USD of the whole job, what it has cost included, with the 80 % range."""
+
+    expected = serializers.FloatField()
+    low = serializers.FloatField()
+    high = serializers.FloatField()
+
+
+class SpotShape(serializers.Serializer[Any]):
+    """The spot offer that the plan counts on."""
+
+    offer = serializers.UUIDField()
+    name = serializers.CharField()
+    usd_per_hour = serializers.FloatField()
+    available = serializers.IntegerField(help_text="Machines for this job, those that it holds included")
+
+
+class CurrentPlanShape(serializers.Serializer[Any]):
+    """What the planner last said of a job: docs/planning.md."""
+
+    planned_at = serializers.DateTimeField()
+    sentence = serializers.CharField(source="plan.sentence", help_text="What it wants to hold now, and why")
+    held_back = serializers.CharField(
+        source="plan.held_back", help_text="What keeps it smaller, in words; empty: nothing"
+    )
+    held = MachinesShape(source="plan.held")
+    target = MachinesShape(source="plan.target", help_text="What it goes for, within quota, budget and approvals")
+    wanted = MachinesShape(source="plan.wanted", help_text="What it would go for without them")
+    finish_at = MomentsShape(source="plan.finish_at", allow_null=True)
+    cost_usd = UsdShape(source="plan.cost_usd", allow_null=True)
+    chance = serializers.FloatField(source="plan.chance", allow_null=True, help_text="To make the deadline")
+    last_safe_at = serializers.DateTimeField(
+        source="plan.last_safe_at", allow_null=True, help_text="Until then on-demand alone still makes the deadline"
+    )
+    spot = SpotShape(source="plan.spot", allow_null=True, default=None)
