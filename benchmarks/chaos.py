@@ -63,6 +63,7 @@ class Trial:
 
 
 def trial_new(number: int, words: argparse.Namespace, worlds: list[Any], faults: Faults) -> Trial:
+    from django.db import transaction
     from django.utils import timezone
 
     from jobs.services.jobs import job_create, job_submit
@@ -79,11 +80,12 @@ def trial_new(number: int, words: argparse.Namespace, worlds: list[Any], faults:
         deadline = now + dt.timedelta(seconds=rng.uniform(45, 120))
     if not words.real or number % words.real:
         file["run"] = f"{sys.executable} -m benchmarks.chaos_trainer {goal}"
-    job = job_create(
-        dataset=dataset, name=f"trial-{number}", model="tiny:60k", goal_steps=goal, num_workers=2, deadline=deadline,
-        now=now, config=file, user=user, training=TRAINING, budget_usd=BUDGET_USD if is_planned else None,
-    )  # fmt: skip
-    job_submit(job=job, now=now)
+    with transaction.atomic():  # nothing is left of one that the database does not take
+        job = job_create(
+            dataset=dataset, name=f"trial-{number}", model="tiny:60k", goal_steps=goal, num_workers=2, deadline=deadline,
+            now=now, config=file, user=user, training=TRAINING, budget_usd=BUDGET_USD if is_planned else None,
+        )  # fmt: skip
+        job_submit(job=job, now=now)
     trial = Trial(number, rng, job, user, time.monotonic(), is_planned=is_planned)
     if not is_planned:
         spot = rng.randint(1, 2)
@@ -198,13 +200,29 @@ def _babysit(trial: Trial) -> None:
         decide(trial, "procure", 1, 0)
 
 
+def _new_patiently(number: int, words: argparse.Namespace, worlds: list[Any], faults: Faults) -> Trial | None:
+    """The trial, None while the database is away: a trial that runs may have stopped it."""
+    from django.db import InterfaceError, OperationalError, close_old_connections
+
+    try:
+        return trial_new(number, words, worlds, faults)
+    except (InterfaceError, OperationalError):
+        close_old_connections()
+        time.sleep(0.5)
+        return None
+
+
 def run(words: argparse.Namespace, faults: Faults, yeses: Yeses, worlds: list[Any]) -> list[Trial]:
     waiting = list(range(1, words.trials + 1))
     live: list[Trial] = []
     over: list[Trial] = []
     while waiting or live:
         while waiting and len(live) < words.parallel:
-            live.append(trial_new(waiting.pop(0), words, worlds, faults))
+            trial = _new_patiently(waiting[0], words, worlds, faults)
+            if trial is None:
+                break
+            live.append(trial)
+            waiting.pop(0)
         for trial in list(live):
             done = step_patiently(trial, faults, yeses)
             trial.took_s = time.monotonic() - trial.started

@@ -30,7 +30,7 @@ from workers.machine_access import aws_options, cloud, tag
 from workers.machine_calls import calls_make, record_take, turns_forget
 from workers.market import feed_poll
 from workers.periodic import once_per_slot
-from workers.provider import Provider, Record
+from workers.provider import ListedInPart, Provider, Record
 
 logger = structlog.get_logger(__name__)
 
@@ -120,7 +120,14 @@ def machines_sync(*, rows: Iterable[Instance], now: dt.datetime) -> None:
 
 def _take(there: Provider, instances: list[Instance], now: dt.datetime) -> dict[str, Record]:
     """Take over what the provider's list says of them, new notices before all else: one call, however many they are."""
-    told = {record["token"]: record for record in there.machines(tag())}
+    try:
+        records = there.machines(tag())
+    except (
+        ListedInPart
+    ) as error:  # the others must not wait for it; those of the rest are looked up one by one, and left unsure
+        logger.warning("machines_listed_in_part", error=str(error))
+        records = error.records
+    told = {record["token"]: record for record in records}
     seen = [instance for instance in instances if instance.claim in told]
     for instance in sorted(seen, key=lambda m: told[m.claim]["notice_at"] is None or m.notice_at is not None):
         record_take(instance=instance, record=told[instance.claim], now=now)

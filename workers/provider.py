@@ -16,6 +16,14 @@ class NoCapacity(BackendError):
     """There is none of this offer to be had at the moment."""
 
 
+class ListedInPart(BackendError):
+    """A part of the provider did not answer. `records`: what the rest listed; nothing follows for a machine that is not there."""
+
+    def __init__(self, message: str, records: list[Record]) -> None:
+        super().__init__(message)
+        self.records = records
+
+
 class Provider(Protocol):
     """`BackendError` where the provider does not answer or says no."""
 
@@ -34,7 +42,10 @@ class Provider(Protocol):
         ...
 
     def machines(self, tag: str) -> list[Record]:
-        """Machines with the tag `key=value`, those that ended lately among them. A young one may be missing."""
+        """Machines with the tag `key=value`, those that ended lately among them. A young one may be missing.
+
+        `ListedInPart` where not all of the provider answers.
+        """
         ...
 
     def attach(self, token: str, *, folder: str, rank: int) -> None:

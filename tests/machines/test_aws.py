@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
+import uuid
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ConnectTimeoutError
 from django.utils import timezone
 
 from jobs.errors import Invalid
@@ -24,12 +26,15 @@ from jobs.services.jobs import job_cancel
 from tests.machines.moto_cloud import REGION, TYPE, MotoCloud
 from tests.machines.world import FILE, leaves, machines, order, trains, turn, until
 from tests.workers.world import make_filled_job, script
+from trainer_client.backends import BackendError
 from workers import machine_orphans
+from workers.aws import machines as aws_machines
 from workers.aws.machines import AwsMachines
 from workers.aws.options import AwsOptions
 from workers.machine_access import cloud, tag
 from workers.machine_orphans import machine_orphans_sweep
 from workers.machines import market_look
+from workers.provider import ListedInPart
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SLEEP = script("import time; print('ready', flush=True); time.sleep(120)")
@@ -145,3 +150,79 @@ def test_all_regions_are_listed_at_once(tmp_path: Path, monkeypatch: pytest.Monk
     options = AwsOptions(offers, "template", tmp_path, "python3")
     assert AwsMachines(options, "ours").machines("job=1") == []
     assert not both.broken
+
+
+class Silent:
+    """A client of a region that does not answer; counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.num_asked = 0
+
+    def get_paginator(self, _: str) -> Silent:
+        return self
+
+    def paginate(self, **_: Any) -> list[dict[str, Any]]:
+        self.num_asked += 1
+        raise ConnectTimeoutError(endpoint_url="https://ec2.eu-west-1.amazonaws.com")
+
+
+@pytest.fixture
+def silent(moto_cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> Silent:
+    """Machines may be bought in a second region too, which does not answer."""
+    other, real = Silent(), aws_machines.ec2
+    monkeypatch.setattr(aws_machines, "ec2", lambda region: other if region == "eu-west-1" else real(region))
+    monkeypatch.setattr(aws_machines, "_resting", {})
+    return other
+
+
+def test_a_region_that_does_not_answer_keeps_no_machine_of_another_from_its_end(silent: Silent, settings: Any) -> None:
+    job = job_on_ec2()
+    order(job, "procure", 1)
+    trains(job, 1)
+    (here,) = machines(job, "running")
+    settings.AWS_OFFERS = {**settings.AWS_OFFERS, f"eu-west-1/{TYPE}": 0.6}
+    there = Instance.objects.get(pk=here.pk)
+    there.pk, there.uuid, there.claim, there.provider_id, there.job = None, uuid.uuid4(), "elsewhere", "i-elsewhere", None
+    there.save()  # a machine in the other region that is to end, and of which nothing is known now
+    order(job, "procure", 1, 1)
+    until(lambda: {m.kind for m in machines(job, "running")} == {"spot", "on_demand"}, "another is bought")
+    job.refresh_from_db()
+    job_cancel(job=job, now=timezone.now(), actor=SYSTEM)
+    until(lambda: {m.status for m in machines(job)} == {"terminated"}, "their ends are asked for and confirmed")
+    there.refresh_from_db()
+    assert there.status != "terminated", "nothing follows for a machine from a list that failed"
+    assert silent.num_asked > 0
+    with pytest.raises(ListedInPart) as part:
+        cloud().machines(tag())
+    assert here.claim in {record["token"] for record in part.value.records}
+    with pytest.raises(BackendError, match="does not answer"):
+        machine_orphans_sweep(now=timezone.now())
+
+
+def test_where_no_region_answers_nothing_is_listed(silent: Silent, settings: Any, tmp_path: Path) -> None:
+    none = AwsMachines(AwsOptions({f"eu-west-1/{TYPE}": 0.6}, "template", tmp_path, "python3"), "ours")
+    with pytest.raises(BackendError, match="does not answer") as error:
+        none.machines("job=1")
+    assert not isinstance(error.value, ListedInPart)
+
+
+def test_a_region_that_is_slow_to_fail_is_left_alone_for_a_while(
+    silent: Silent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    def passing() -> float:
+        now[0] += 3.0
+        return now[0]
+
+    monkeypatch.setattr(aws_machines, "monotonic", passing)
+    offers = {f"{REGION}/{TYPE}": 0.5, f"eu-west-1/{TYPE}": 0.6}
+    both = AwsMachines(AwsOptions(offers, "template", tmp_path, "python3"), "ours")
+    for _ in range(3):
+        with pytest.raises(ListedInPart):
+            both.machines("job=1")
+    assert silent.num_asked == 1
+    now[0] += aws_machines.REST_S
+    with pytest.raises(ListedInPart):
+        both.machines("job=1")
+    assert silent.num_asked == 2

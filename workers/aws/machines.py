@@ -10,6 +10,7 @@ import datetime as dt
 import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from time import monotonic
 from typing import Any
 
 from forecasting.feeds.aws import connect
@@ -17,15 +18,20 @@ from trainer_client.backends import BackendError
 from trainer_client.backends.machine_files import MachineFiles
 from workers.aws.errors import ERRORS, code_of, told
 from workers.aws.options import AwsOptions
-from workers.provider import Record
+from workers.provider import ListedInPart, Record
 
 DEPLOYMENT, MACHINE = "counterflow", "counterflow-machine"  # tags: whose it is, and its token
 BOOT_MAX_S = 900.0  # a machine whose agent has not spoken by then never will
 SILENT_MAX_S = 180.0  # nor one whose agent has stopped
 TIMEOUT_S = 10.0
+SLOW_S, REST_S = (
+    2.0,
+    60.0,
+)  # a region that took so long to fail is left alone for a while: it must not slow the others down
 STATUS = {"pending": "pending", "running": "running", "terminated": "terminated"}  # else it is on its way to an end
 # Ends that say nothing against a machine: EC2 took it, or somebody ended it; without a word nothing is known.
 TAKEN = ("Server.SpotInstanceTermination", "Server.SpotInstanceShutdown", "Client.UserInitiatedShutdown", "")
+_resting: dict[str, tuple[float, BackendError]] = {}  # region -> until when (`monotonic`), and what was said
 _TIME = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 
 
@@ -75,7 +81,14 @@ class AwsMachines:
 
     def describe(self, token: str) -> Record | None:
         tags = {} if token.startswith("i-") else {MACHINE: token}  # one that carries none is known by its own id
-        return next((record for record in self._find_all(tags) if record["token"] == token), None)
+        try:
+            records, unsure = self._find_all(tags), None
+        except ListedInPart as error:
+            records, unsure = error.records, error
+        found = next((record for record in records if record["token"] == token), None)
+        if found is None and unsure is not None:
+            raise unsure
+        return found
 
     def terminate(self, token: str) -> Record | None:
         record = self.describe(token)
@@ -96,23 +109,35 @@ class AwsMachines:
         """Nothing to say: the agent of the machine has the order from the backend."""
 
     def _find_all(self, tags: dict[str, str]) -> list[Record]:
-        """In all regions at once: a list takes as long as the slowest of them."""
+        """In all regions at once: a list takes as long as the slowest of them. Those that answer are listed where others do not."""
         regions = self.options.regions
         for region in regions:
             ec2(region)  # clients may be used by threads, but not be made by several
         with ThreadPoolExecutor(max(1, len(regions)), "counterflow-ec2") as threads:
-            found = list(threads.map(lambda region: self._find(region, tags), regions))
-        return [record for part in found for record in part]
+            answers = list(threads.map(lambda region: self._find(region, tags), regions))
+        records = [record for answer in answers if not isinstance(answer, BackendError) for record in answer]
+        failed = [answer for answer in answers if isinstance(answer, BackendError)]
+        if failed and len(failed) == len(answers):
+            raise failed[0]
+        if failed:
+            raise ListedInPart("; ".join(map(str, failed)), records)
+        return records
 
-    def _find(self, region: str, tags: dict[str, str]) -> list[Record]:
+    def _find(self, region: str, tags: dict[str, str]) -> list[Record] | BackendError:
         wanted = {DEPLOYMENT: self.deployment, **tags}
         filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in wanted.items()]
+        if (rest := _resting.get(region)) is not None and monotonic() < rest[0]:
+            return rest[1]
+        begun = monotonic()
         try:
             pages = ec2(region).get_paginator("describe_instances").paginate(Filters=filters)
             rows = [row for page in pages for part in page["Reservations"] for row in part["Instances"]]
         except ERRORS as error:
-            said = str(told(error, f"machines in {region}"))
-            raise BackendError(said) from error  # nothing follows for a machine from a list that failed
+            unsure = told(error, f"machines in {region}")
+            if len(self.options.regions) > 1 and monotonic() - begun > SLOW_S:
+                _resting[region] = (monotonic() + REST_S, unsure)
+            return unsure
+        _resting.pop(region, None)
         return [self._record(region, row) for row in rows]
 
     def _record(self, region: str, row: dict[str, Any]) -> Record:
