@@ -19,8 +19,8 @@ def launches_room_sweep(*, now: dt.datetime) -> int:
     by_team = defaultdict(list)
     for command in rows.select_related("job__team"):
         by_team[command.job.team].append(command)
-    for team in by_team:
-        room_ask(team=team, now=now)
+    for team, commands in by_team.items():
+        room_ask(team=team, since=max(command.job.status_at for command in commands), now=now)
     room_returns(now=now)
     return sum(_look(team, commands, now) for team, commands in by_team.items())
 

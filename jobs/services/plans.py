@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from django.db.models import Case, F, Q, QuerySet, Value, When
+from django.db.models import Case, F, Max, Q, QuerySet, Value, When
 
 from jobs.models import Job, PlanState, Team
 from jobs.models.plans import MAY_COME
@@ -15,8 +15,17 @@ PACE_CHANGED = "Its pace has changed."
 FIRST = "Its first plan."
 ROOM = "Machines of the team have ended."
 APPROVED = "Its machines were approved."  # and ordered with it
+FIXED_WAITS = "A job of fixed size waits for the quota."
 PRICE_MOVED = "The price of what was asked has moved."
-CALM = ("", FIRST, PACE_CHANGED, ROOM, APPROVED, PRICE_MOVED)  # reasons that are none to change machines in haste
+CALM = (
+    "",
+    FIRST,
+    PACE_CHANGED,
+    ROOM,
+    FIXED_WAITS,
+    APPROVED,
+    PRICE_MOVED,
+)  # reasons that are none to change machines in haste
 MAX_ASKED = 8  # that wait for room are planned at once; the others at their time
 
 
@@ -52,6 +61,18 @@ def plans_ask_waiting(*, team: Team, now: dt.datetime) -> None:
     first = list(waiting.order_by("-priority", "job__submitted_at", "pk").values_list("pk", flat=True)[:MAX_ASKED])
     if first:
         _ask(PlanState.objects.filter(pk__in=first), now, ROOM)
+
+
+def plans_look_for_fixed(*, team: Team, since: dt.datetime, now: dt.datetime) -> bool:
+    """Whether the team has planned jobs, whose epoch finds room for a job of fixed size.
+
+    It is held at once for one that waits `since` a moment after the last plan of all of them.
+    """
+    rows = PlanState.objects.filter(job__team=team, job__status__in=TO_PLAN)
+    found = rows.aggregate(newest=Max("planned_at"), first=Max("pk"))
+    if found["newest"] is not None and found["newest"] < since:
+        _ask(rows.filter(pk=found["first"]), now, FIXED_WAITS)
+    return found["first"] is not None
 
 
 def plan_change_noted(*, job: Job, now: dt.datetime) -> None:

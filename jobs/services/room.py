@@ -13,20 +13,24 @@ from django.db import transaction
 
 from jobs.errors import Conflict
 from jobs.fixed_holders import fixed_asks, fixed_need, holders_add
-from jobs.models import Decision, Job, PlanState, Team
+from jobs.models import Decision, Job, Team
 from jobs.models.jobs import GAVE_WAY
 from jobs.rooms import GROUNDLESS, room_words, rooms_for
 from jobs.scheduler.victims import KIND, WINDOW_SLOTS, Machines
-from jobs.selectors.quotas import TO_PLAN, launch_refusal
+from jobs.selectors.quotas import launch_refusal
 from jobs.services.decisions import decision_propose, decision_withdraw
 from jobs.services.events import SYSTEM
 from jobs.services.pauses import job_hold, living, pause_lift
+from jobs.services.plans import plans_look_for_fixed
 from jobs.services.stops import stop_order
 
 
-def room_ask(*, team: Team, now: dt.datetime) -> None:
-    """Propose who makes room for the first job that waits for the quota, and take back what has lost its ground."""
-    if PlanState.objects.filter(job__team=team, job__status__in=TO_PLAN).exists():
+def room_ask(*, team: Team, since: dt.datetime, now: dt.datetime) -> None:
+    """Propose who makes room for the first job that waits for the quota, and take back what has lost its ground.
+
+    `since`: when the newest of those that wait was queued.
+    """
+    if plans_look_for_fixed(team=team, since=since, now=now):
         return
     fixed = fixed_asks(teams=[team.pk])
     need = fixed_need(team=team, freed=fixed.freed[team.pk])

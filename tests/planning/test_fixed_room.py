@@ -252,7 +252,8 @@ def test_a_planned_job_that_comes_first_is_made_room_for_by_one_of_fixed_size(ca
     assert low.status == "paused"
 
 
-def test_one_of_fixed_size_that_comes_first_is_made_room_for_by_a_planned_job(cast: Cast) -> None:
+def planned_on_four(cast: Cast) -> Job:
+    """A planned job that trains on all of the team's GPUs, and has saved."""
     market = make_market(spot=8, past=[8] * 100)
     low = planned_job(cast.team, hours=3.7)
     hold(low, market, 4, since=later(-6000))
@@ -263,6 +264,26 @@ def test_one_of_fixed_size_that_comes_first_is_made_room_for_by_a_planned_job(ca
         created_at=NOW, status_at=NOW,
     )  # fmt: skip
     PlanState.objects.create(job=low, due_at=NOW, planned_at=NOW, changed_at=later(-6000))
+    return low
+
+
+def test_one_of_fixed_size_that_is_new_is_looked_at_at_once_where_others_are_planned(cast: Cast) -> None:
+    low = planned_on_four(cast)
+    high = waiting(cast, 2, priority=90)
+    Job.objects.filter(pk=high.pk).update(status_at=later(60))
+    PlanState.objects.filter(job=low).update(due_at=later(300))
+    launches_room_sweep(now=later(62))
+    plans_tick(now=later(62))
+    (decision,) = rooms()
+    assert (decision.job, decision.args["for"]) == (low, str(high.uuid))
+    planned_at = PlanState.objects.get(job=low).planned_at
+    launches_room_sweep(now=later(65))
+    plans_tick(now=later(66))
+    assert PlanState.objects.get(job=low).planned_at == planned_at, "once is enough"
+
+
+def test_one_of_fixed_size_that_comes_first_is_made_room_for_by_a_planned_job(cast: Cast) -> None:
+    low = planned_on_four(cast)
     high = waiting(cast, 2, priority=90)
     plans_tick(now=NOW)
     (decision,) = rooms()
