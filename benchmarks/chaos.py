@@ -36,6 +36,7 @@ from chaos_yes import Yeses
 from installation import REPO, Installation
 
 STUCK_S, STUCK_REAL_S = 240.0, 900.0  # a loaded machine takes a minute to start a real trainer
+AWAY_S = 60.0  # of the database, before the run is given up
 STEPS, PLANNED_STEPS = (25, 60), (60, 150)
 POLICIES = ("StochasticProgram", "UniformProgress", "OnDemandOnly", "SpotFirst")
 BUDGET_USD = "500"  # of a planned job: reserved, never reached
@@ -66,6 +67,7 @@ def trial_new(number: int, words: argparse.Namespace, worlds: list[Any], faults:
     from django.db import transaction
     from django.utils import timezone
 
+    from jobs.models import Job
     from jobs.services.jobs import job_create, job_submit
 
     rng = random.Random(f"{words.seed}:{number}")
@@ -81,11 +83,13 @@ def trial_new(number: int, words: argparse.Namespace, worlds: list[Any], faults:
     if not words.real or number % words.real:
         file["run"] = f"{sys.executable} -m benchmarks.chaos_trainer {goal}"
     with transaction.atomic():  # nothing is left of one that the database does not take
-        job = job_create(
+        known = Job.objects.filter(name=f"trial-{number}").first()  # the answer to the commit may have been lost
+        job = known or job_create(
             dataset=dataset, name=f"trial-{number}", model="tiny:60k", goal_steps=goal, num_workers=2, deadline=deadline,
             now=now, config=file, user=user, training=TRAINING, budget_usd=BUDGET_USD if is_planned else None,
         )  # fmt: skip
-        job_submit(job=job, now=now)
+        if known is None:
+            job_submit(job=job, now=now)
     trial = Trial(number, rng, job, user, time.monotonic(), is_planned=is_planned)
     if not is_planned:
         spot = rng.randint(1, 2)
@@ -216,11 +220,16 @@ def run(words: argparse.Namespace, faults: Faults, yeses: Yeses, worlds: list[An
     waiting = list(range(1, words.trials + 1))
     live: list[Trial] = []
     over: list[Trial] = []
+    away_since: float | None = None
     while waiting or live:
         while waiting and len(live) < words.parallel:
             trial = _new_patiently(waiting[0], words, worlds, faults)
             if trial is None:
+                away_since = away_since or time.monotonic()
+                if time.monotonic() - away_since > AWAY_S:
+                    raise SystemExit(f"The database has been away for {AWAY_S:g} s.")
                 break
+            away_since = None
             live.append(trial)
             waiting.pop(0)
         for trial in list(live):

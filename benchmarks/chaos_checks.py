@@ -57,7 +57,9 @@ def check(trial: Any, provider: Any) -> None:
 
 
 def check_patiently(trial: Any, provider: Any) -> None:
-    """The same, when the provider answers: another trial may just have killed it."""
+    """The same, when provider and database answer: another trial may just have killed them."""
+    from django.db import InterfaceError, OperationalError, close_old_connections
+
     from trainer_client.backends import BackendError
 
     for _ in range(120):
@@ -65,9 +67,10 @@ def check_patiently(trial: Any, provider: Any) -> None:
             trial.wrong.clear()
             check(trial, provider)
             return
-        except BackendError:
+        except (BackendError, InterfaceError, OperationalError):
+            close_old_connections()
             time.sleep(0.5)
-    trial.wrong.append("the provider did not answer for a minute")
+    trial.wrong.append("the provider or the database did not answer for a minute")
 
 
 def stuck(trial: Any) -> None:

@@ -20,7 +20,7 @@ from jobs.services.machines import machine_adopt, machines_release
 from jobs.services.orphans import orphan_ended, orphans_gone
 from trainer_client.backends import BackendError
 from workers.machine_access import cloud, facts_of, tag
-from workers.provider import Provider, Record
+from workers.provider import ListedInPart, Provider, Record
 
 logger = structlog.get_logger(__name__)
 
@@ -29,9 +29,16 @@ GRACE = dt.timedelta(minutes=1)  # in which a person may see it, and a slow comm
 
 
 def machine_orphans_sweep(*, now: dt.datetime) -> dict[str, str]:
-    """Token -> adopted or ended, for each living machine that is nobody's."""
-    there, done = cloud(), {}
-    told = {record["token"]: record for record in there.machines(tag())}
+    """Token -> adopted or ended, for each living machine that is nobody's.
+
+    `ListedInPart` after all has been done for those that were listed: what is no orphan any more is not known then.
+    """
+    there, done, unsure = cloud(), dict[str, str](), None
+    try:
+        records = there.machines(tag())
+    except ListedInPart as error:
+        records, unsure = error.records, error
+    told = {record["token"]: record for record in records}
     known = {row.claim: row for row in Instance.objects.filter(claim__in=told).select_related("job", "team", "offer")}
     _ends_correct(told, known)
     for token, record in told.items():
@@ -42,9 +49,12 @@ def machine_orphans_sweep(*, now: dt.datetime) -> dict[str, str]:
             except BackendError as error:  # one that cannot be ended must not hide the others
                 logger.warning("machine_unsure", machine=token, error=str(error))
                 done[token] = "refused"
-    orphans_gone(backend=MACHINES, seen=list(done), now=now)
+    if unsure is None:
+        orphans_gone(backend=MACHINES, seen=list(done), now=now)
     found = Instance.objects.filter(backend=provider(), detail=ORPHAN, created_at__lt=now - GRACE)
     machines_release(instances=list(found.exclude(status__in=("terminating", "terminated"))), now=now)
+    if unsure is not None:
+        raise unsure
     return done
 
 

@@ -92,7 +92,7 @@ def machines_watch(*, now: dt.datetime) -> None:
 def machines_look(*, now: dt.datetime) -> dict[str, Record]:
     """Take over what the provider lists, then give back what nobody needs. Returns token -> record."""
     held = list(held_rows())
-    told = _take(cloud(), held, now) if held else {}
+    told = _take(cloud(), held, now)[0] if held else {}
     machines_let_go(now=now)
     return told
 
@@ -111,27 +111,34 @@ def held_rows() -> QuerySet[Instance]:
 
 
 def machines_sync(*, rows: Iterable[Instance], now: dt.datetime) -> None:
-    """Bring these rows and the provider together. `BackendError` where the provider does not answer at all."""
+    """Bring these rows and the provider together. `BackendError` where the provider does not answer for all of them."""
     waiting = list(rows)
     if waiting:
         there = cloud()
-        calls_make(there=there, instances=waiting, told=_take(there, waiting, now), now=now)
+        told, unsure = _take(there, waiting, now)
+        calls_make(there=there, instances=waiting, told=told, now=now)
+        if unsure is not None and any(m.claim not in told and m.status != "requested" for m in waiting):
+            raise unsure
 
 
-def _take(there: Provider, instances: list[Instance], now: dt.datetime) -> dict[str, Record]:
-    """Take over what the provider's list says of them, new notices before all else: one call, however many they are."""
+def _take(
+    there: Provider, instances: list[Instance], now: dt.datetime
+) -> tuple[dict[str, Record], ListedInPart | None]:
+    """Take over what the provider's list says of them, new notices before all else: one call, however many they are.
+
+    Returns token -> record, and what failed where not all of the provider answered: the others must not wait for it.
+    """
+    unsure = None
     try:
         records = there.machines(tag())
-    except (
-        ListedInPart
-    ) as error:  # the others must not wait for it; those of the rest are looked up one by one, and left unsure
+    except ListedInPart as error:
         logger.warning("machines_listed_in_part", error=str(error))
-        records = error.records
+        records, unsure = error.records, error
     told = {record["token"]: record for record in records}
     seen = [instance for instance in instances if instance.claim in told]
     for instance in sorted(seen, key=lambda m: told[m.claim]["notice_at"] is None or m.notice_at is not None):
         record_take(instance=instance, record=told[instance.claim], now=now)
-    return told
+    return told, unsure
 
 
 def machines_let_go(*, now: dt.datetime) -> int:

@@ -22,10 +22,11 @@ BAND = ("0.1", "0.9")  # of 80 %
 
 
 def plan_now(*, job: Job) -> PlanState | None:
-    """What the planner last said of a job that it looks after; None of a draft, after the end, and before the first plan."""
-    if not is_planned(job) or job.status not in (*ACTIVE, "paused"):
+    """What the planner last said of a job that it looks after; None of a draft, while paused, after the end, at first."""
+    if not is_planned(job) or job.status not in ACTIVE:
         return None
-    return PlanState.objects.filter(job=job, planned_at__isnull=False).first()
+    # The epoch that makes the first plan gives its time before it stores it.
+    return PlanState.objects.filter(job=job, planned_at__isnull=False).exclude(plan={}).first()
 
 
 def planned_page(*, job: Job, now: dt.datetime, cost_usd: Decimal) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from django.db.models import Case, F, Max, Q, QuerySet, Value, When
+from django.db.models import Case, Count, F, Max, Q, QuerySet, Value, When
 
 from jobs.models import Job, PlanState, Team
 from jobs.models.plans import MAY_COME
@@ -69,10 +69,13 @@ def plans_look_for_fixed(*, team: Team, since: dt.datetime, now: dt.datetime) ->
     It is held at once for one that waits `since` a moment after the last plan of all of them.
     """
     rows = PlanState.objects.filter(job__team=team, job__status__in=TO_PLAN)
-    found = rows.aggregate(newest=Max("planned_at"), first=Max("pk"))
-    if found["newest"] is not None and found["newest"] < since:
+    asked = Count("pk", filter=Q(claim__isnull=False, taken=FIXED_WAITS))
+    found = rows.aggregate(
+        newest=Max("planned_at"), first=Max("pk", filter=Q(num_failures=0)), asked=asked, num=Count("pk")
+    )
+    if found["first"] and found["newest"] is not None and found["newest"] < since and not found["asked"]:
         _ask(rows.filter(pk=found["first"]), now, FIXED_WAITS)
-    return found["first"] is not None
+    return bool(found["num"])
 
 
 def plan_change_noted(*, job: Job, now: dt.datetime) -> None:

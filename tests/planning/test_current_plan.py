@@ -47,8 +47,16 @@ def test_the_plan_in_force_stands_in_the_job(cast: Cast) -> None:
     assert plan["cost_usd"]["expected"] == pytest.approx(state.plan["cost_usd"]["expected"])
     assert plan["last_safe_at"]
     assert plan["spot"]["available"] == 4
-    Job.objects.filter(pk=job.pk).update(status="succeeded")
-    assert told(cast, job)["current_plan"] is None, "nothing is planned after the end"
+    assert plan["planned_at"] == state.plan["at"]
+    for status in ("paused", "succeeded"):
+        Job.objects.filter(pk=job.pk).update(status=status)
+        assert told(cast, job)["current_plan"] is None, "nothing is planned then"
+
+
+def test_while_the_first_epoch_has_not_stored_its_plan_there_is_none(cast: Cast) -> None:
+    job = planned_job(cast.team)
+    PlanState.objects.create(job=job, due_at=NOW, planned_at=NOW)
+    assert told(cast, job)["current_plan"] is None
 
 
 def test_a_job_of_fixed_size_and_a_draft_have_no_plan_in_force(cast: Cast) -> None:

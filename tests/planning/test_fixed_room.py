@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from jobs.services.events import SYSTEM
 from jobs.services.instances import instance_terminated
 from jobs.services.jobs import job_cancel, job_end, job_pause
 from jobs.services.launches import launches_room_sweep
+from jobs.services.plans import FIXED_WAITS
 from tests.factories import NOW, Cast, make_attempt, make_cast, make_job
 from tests.planning.world import hold, make_market, planned_job, train
 from workers.execute import command_execute
@@ -280,6 +282,19 @@ def test_one_of_fixed_size_that_is_new_is_looked_at_at_once_where_others_are_pla
     launches_room_sweep(now=later(65))
     plans_tick(now=later(66))
     assert PlanState.objects.get(job=low).planned_at == planned_at, "once is enough"
+
+
+def test_where_one_plan_fails_another_job_of_the_team_is_planned_for_a_new_one_of_fixed_size(cast: Cast) -> None:
+    low = planned_on_four(cast)
+    ill = planned_job(cast.team)
+    PlanState.objects.create(job=ill, due_at=later(900), planned_at=NOW, num_failures=3)
+    Job.objects.filter(pk=waiting(cast, 2, priority=90).pk).update(status_at=later(60))
+    PlanState.objects.filter(job=low).update(due_at=later(300))
+    launches_room_sweep(now=later(62))
+    assert [PlanState.objects.get(job=job).due_at for job in (low, ill)] == [later(62), later(900)]
+    PlanState.objects.filter(job=low).update(due_at=later(92), claim=uuid.uuid4(), taken=FIXED_WAITS)
+    launches_room_sweep(now=later(65))
+    assert PlanState.objects.get(job=low).due_at == later(92), "an epoch is at it"
 
 
 def test_one_of_fixed_size_that_comes_first_is_made_room_for_by_a_planned_job(cast: Cast) -> None:

@@ -132,7 +132,7 @@ def show(connection: Connection, options: argparse.Namespace) -> tuple[Any, str]
     rows += [("finish", when(job["progress"]["finish_at"])), ("failure", job["failure_message"])]
     rows += [("target", (job["progress"]["completion"] or {}).get("sentence")), ("priority", _priority(job))]
     rows += [("waits for", job["waits_for"]), ("place in the queue", job["queue_place"])]
-    rows += _plan_rows(job["current_plan"])
+    rows += _plan_rows(job.get("current_plan"))
     return job, table(("", job["name"]), rows)
 
 
@@ -142,6 +142,7 @@ def _plan_rows(plan: dict[str, Any] | None) -> list[tuple[str, Any]]:
         return []
     finish, cost = plan["finish_at"] or {}, plan["cost_usd"]
     return [
+        ("planned at", when(plan["planned_at"])),
         ("plan", plan["sentence"]),
         ("held back by", plan["held_back"]),
         ("planned finish", when(finish.get("expected"))),

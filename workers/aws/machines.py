@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from time import monotonic
 from typing import Any
@@ -24,10 +24,8 @@ DEPLOYMENT, MACHINE = "counterflow", "counterflow-machine"  # tags: whose it is,
 BOOT_MAX_S = 900.0  # a machine whose agent has not spoken by then never will
 SILENT_MAX_S = 180.0  # nor one whose agent has stopped
 TIMEOUT_S = 10.0
-SLOW_S, REST_S = (
-    2.0,
-    60.0,
-)  # a region that took so long to fail is left alone for a while: it must not slow the others down
+# A region of several that takes longer to list is left alone for a while: it must not hold the others up.
+LIST_S, REST_S = 8.0, 60.0
 STATUS = {"pending": "pending", "running": "running", "terminated": "terminated"}  # else it is on its way to an end
 # Ends that say nothing against a machine: EC2 took it, or somebody ended it; without a word nothing is known.
 TAKEN = ("Server.SpotInstanceTermination", "Server.SpotInstanceShutdown", "Client.UserInitiatedShutdown", "")
@@ -51,6 +49,8 @@ class AwsMachines:
         self, token: str, *, region: str, zone: str, instance_type: str, is_spot: bool, tags: dict[str, str]
     ) -> Record:
         """One token is one machine, also where lists do not show it yet: EC2 keeps client tokens itself."""
+        if (resting := _rest_of(region)) is not None:
+            raise resting
         MachineFiles(self.options.root, token).make()
         order: dict[str, Any] = {
             "ClientToken": token,
@@ -113,31 +113,40 @@ class AwsMachines:
         regions = self.options.regions
         for region in regions:
             ec2(region)  # clients may be used by threads, but not be made by several
-        with ThreadPoolExecutor(max(1, len(regions)), "counterflow-ec2") as threads:
-            answers = list(threads.map(lambda region: self._find(region, tags), regions))
-        records = [record for answer in answers if not isinstance(answer, BackendError) for record in answer]
-        failed = [answer for answer in answers if isinstance(answer, BackendError)]
-        if failed and len(failed) == len(answers):
-            raise failed[0]
+        threads = ThreadPoolExecutor(max(1, len(regions)), "counterflow-ec2")
+        asked = {region: threads.submit(self._find, region, tags) for region in regions if _rest_of(region) is None}
+        wait(asked.values(), timeout=LIST_S if len(regions) > 1 else None)
+        threads.shutdown(wait=False)
+        records: list[Record] = []
+        failed: dict[str, BackendError] = {}
+        for region in regions:
+            found = asked[region].result() if region in asked and asked[region].done() else _rest_of(region)
+            if isinstance(found, list):
+                records += found
+            else:
+                failed[region] = found or BackendError(
+                    f"EC2 does not answer (machines in {region}) within {LIST_S:g} s"
+                )
+        said = "; ".join(map(str, failed.values()))
+        if failed and len(failed) == len(regions):  # nobody is held up
+            _resting.clear()
+            raise BackendError(said)
+        for region in failed.keys() & asked.keys():
+            if not asked[region].done():
+                _resting[region] = (monotonic() + REST_S, failed[region])
         if failed:
-            raise ListedInPart("; ".join(map(str, failed)), records)
+            raise ListedInPart(said, records)
         return records
 
     def _find(self, region: str, tags: dict[str, str]) -> list[Record] | BackendError:
         wanted = {DEPLOYMENT: self.deployment, **tags}
         filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in wanted.items()]
-        if (rest := _resting.get(region)) is not None and monotonic() < rest[0]:
-            return rest[1]
-        begun = monotonic()
         try:
             pages = ec2(region).get_paginator("describe_instances").paginate(Filters=filters)
             rows = [row for page in pages for part in page["Reservations"] for row in part["Instances"]]
         except ERRORS as error:
-            unsure = told(error, f"machines in {region}")
-            if len(self.options.regions) > 1 and monotonic() - begun > SLOW_S:
-                _resting[region] = (monotonic() + REST_S, unsure)
-            return unsure
-        _resting.pop(region, None)
+            said = str(told(error, f"machines in {region}"))
+            return BackendError(said)  # whatever it was: a list is neither refused nor without capacity
         return [self._record(region, row) for row in rows]
 
     def _record(self, region: str, row: dict[str, Any]) -> Record:
@@ -171,6 +180,12 @@ class AwsMachines:
             "prices": None,
             "unusable": _unusable(row, dt.datetime.now(dt.UTC).timestamp() - begun, silent_s),
         }
+
+
+def _rest_of(region: str) -> BackendError | None:
+    """Why the region is left alone now."""
+    until_s, unsure = _resting.get(region, (0.0, None))
+    return BackendError(str(unsure)) if unsure is not None and monotonic() < until_s else None
 
 
 def _unusable(row: dict[str, Any], age_s: float, silent_s: float | None) -> str:

@@ -130,7 +130,7 @@ class JobFull(JobShape):
         help_text="What to know before it costs money: what becomes of its work when its machines go"
     )
     current_plan = serializers.SerializerMethodField(
-        help_text="What the planner last said of it; null: not planned, not yet, or ended"
+        help_text="What the planner last said of it; null: not planned, not yet, paused, or ended"
     )
 
     @extend_schema_field(CurrentPlanShape(allow_null=True))

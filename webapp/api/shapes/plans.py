@@ -79,7 +79,7 @@ class SpotShape(serializers.Serializer[Any]):
 class CurrentPlanShape(serializers.Serializer[Any]):
     """What the planner last said of a job: docs/planning.md."""
 
-    planned_at = serializers.DateTimeField()
+    planned_at = serializers.DateTimeField(source="plan.at")
     sentence = serializers.CharField(source="plan.sentence", help_text="What it wants to hold now, and why")
     held_back = serializers.CharField(
         source="plan.held_back", help_text="What keeps it smaller, in words; empty: nothing"
