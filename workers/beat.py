@@ -1,7 +1,11 @@
 """What the clock does and how often. Beat keeps no file: the schedule is this dictionary, the memory the database."""
 
+import datetime as dt
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
+
+from celery.schedules import schedule
 
 from jobs.providers import has_machines
 
@@ -39,12 +43,20 @@ SCHEDULE: dict[str, Tick] = {
 }
 
 
+_BEGUN = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=monotonic())
+
+
+def steady_now() -> dt.datetime:
+    """The time by a clock that nobody sets. By the wall's, beat would say nothing for as long as that one was set back."""
+    return _BEGUN + dt.timedelta(seconds=monotonic())
+
+
 def beat_schedule() -> dict[str, dict[str, Any]]:
     """Celery's form. A tick that could not run within its period (at least a minute) expires: the next is as good."""
     return {
         name: {
             "task": tick.task,
-            "schedule": float(tick.period_s),
+            "schedule": schedule(dt.timedelta(seconds=tick.period_s), nowfun=steady_now),
             "kwargs": {"queue": tick.queue} if tick.task == "workers.heartbeat.beat" else {},
             "options": {"queue": tick.queue, "expires": float(max(tick.period_s, 60))},
         }

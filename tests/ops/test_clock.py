@@ -64,18 +64,44 @@ def test_two_beats_run_each_slot_once_while_the_clocks_change(
     assert runs == list(expected)
 
 
+class Beat:
+    """Celery's scheduler, with both clocks in the hand of the test. `sent`: names of what was due."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent: list[str] = []
+        self.passed_s = 0.0
+        monkeypatch.setattr(Scheduler, "apply_async", lambda _, entry, **options: self.sent.append(entry.name))
+        monkeypatch.setattr("workers.beat.monotonic", lambda: self.passed_s)
+        self.scheduler = Scheduler(app=app, lazy=False)
+
+    def run(self, seconds: int, every_s: int = 1) -> None:
+        for _ in range(0, seconds, every_s):
+            self.passed_s += every_s
+            while self.scheduler.tick() == 0:
+                pass
+
+
 def test_beat_ticks_on_over_the_end_of_summer_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Europe/Paris")
-    sent: list[str] = []
-    monkeypatch.setattr(Scheduler, "apply_async", lambda self, entry, **_: sent.append(entry.name))
     start = dt.datetime(2026, 10, 25, 0, 30, tzinfo=dt.UTC)  # half an hour before clocks in Paris go back
     with time_machine.travel(start, tick=False) as clock:
-        scheduler = Scheduler(app=app, lazy=False)
+        beat = Beat(monkeypatch)
         for _ in range(120):
             clock.shift(30)
-            while scheduler.tick() == 0:
-                pass
-    assert 110 <= sent.count("heartbeat_control") <= 121
+            beat.run(30, every_s=30)
+    assert 110 <= beat.sent.count("heartbeat_control") <= 121
+
+
+@pytest.mark.parametrize("by_s", [120, -120])
+def test_beat_ticks_on_when_the_clock_is_set_and_set_back(monkeypatch: pytest.MonkeyPatch, by_s: int) -> None:
+    with time_machine.travel(NOW, tick=False) as clock:
+        beat = Beat(monkeypatch)
+        beat.run(10)
+        for shift_s in (by_s, -by_s):
+            beat.sent.clear()
+            clock.shift(shift_s)
+            beat.run(10)
+            assert 3 <= beat.sent.count("sweep") <= 4, "once in three seconds"
 
 
 @pytest.mark.django_db
