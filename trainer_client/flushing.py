@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from io import FileIO
 from pathlib import Path
 from typing import Self
@@ -31,9 +32,12 @@ class Flush:
         """Begin with what `file` holds so far; it may be written on meanwhile, and must be `take`n at the end."""
         return self._hand_over(self._pool.submit(os.fsync, file.fileno()))
 
-    def take(self, file: FileIO) -> None:
-        """A file that nobody writes to any more; it is closed here, and not before: only so is no error of the disk lost."""
-        self._hand_over(self._pool.submit(_flush_and_close, file))
+    def take(self, file: FileIO, after: Future[None] | None = None) -> None:
+        """A file that nobody writes to any more; it is closed here, and not before: only so is no error of the disk lost.
+
+        `after`: what was begun with it; closed under that, the number of the file would be nobody's, or another's.
+        """
+        self._hand_over(self._pool.submit(_flush_and_close, file, after))
 
     def path(self, path: Path) -> None:
         """A file that has been closed, or a folder with the names that are in it now."""
@@ -51,7 +55,9 @@ class Flush:
         return future
 
 
-def _flush_and_close(file: FileIO) -> None:
+def _flush_and_close(file: FileIO, after: Future[None] | None) -> None:
+    if after is not None:
+        wait_for([after])
     with file:
         os.fsync(file.fileno())
 

@@ -145,7 +145,7 @@ class MeasuredFile:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            self._flush.take(self._file)
+            self._flush.take(self._file, after=self._flushing)
         else:
             wait_for([self._flushing])
             self._file.close()

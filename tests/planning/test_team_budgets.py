@@ -40,15 +40,16 @@ def later(seconds: float) -> dt.datetime:
     return NOW + dt.timedelta(seconds=seconds)
 
 
-def team_with(budget: str, *, spent: str = "0", at: dt.datetime = NOW) -> Team:
-    """A team that has spent so much this month, on a machine that has ended."""
+def team_with(budget: str, *, spent: str = "0", at: dt.datetime = NOW, seconds: int = 3600) -> Team:
+    """A team that has spent so much on a machine that ran for so long, and ended `at`."""
     team = make_team()
     Team.objects.filter(pk=team.pk).update(budget_usd=Decimal(budget))
     team.refresh_from_db()
     if Decimal(spent):
         Instance.objects.create(
-            team=team, claim=f"ended-{team.pk}", backend="slurm", kind="on_demand", num_gpus=1, price_usd_per_hour=Decimal(spent),
-            status="terminated", created_at=at, status_at=at, started_at=at - dt.timedelta(hours=1), ended_at=at,
+            team=team, claim=f"ended-{team.pk}", backend="slurm", kind="on_demand", num_gpus=1,
+            price_usd_per_hour=Decimal(spent) * 3600 / seconds,
+            status="terminated", created_at=at, status_at=at, started_at=at - dt.timedelta(seconds=seconds), ended_at=at,
         )  # fmt: skip
     return team
 
@@ -97,9 +98,7 @@ def test_of_twenty_jobs_started_at_once_on_the_last_ten_dollars_only_so_many_sta
     for step in ("_lay_out", "_predecessors_gone", "_start"):
         monkeypatch.setattr(f"workers.commands.launch.{step}", lambda *_: None)
     now = timezone.now()
-    team = team_with("100", spent="90", at=now)
-    if month_of(zone_name="UTC", now=now).start > now - dt.timedelta(hours=1):
-        pytest.skip("the month is younger than an hour")
+    team = team_with("100", spent="90", at=now, seconds=1)  # this month, also in its first hour
     dataset = make_dataset(team, 1)
     jobs = [
         make_job(team, status="queued", dataset=dataset, num_workers=1, backend=backend, now=now) for _ in range(20)
@@ -122,7 +121,7 @@ def test_of_twenty_planned_jobs_that_ask_for_machines_at_once_only_so_many_get_o
 ) -> None:
     monkeypatch.setattr("workers.commands.allocate.machines_sync", lambda **_: None)
     now = timezone.now()
-    team = team_with("100", spent="99", at=now)
+    team = team_with("100", spent="99", at=now, seconds=1)
     make_market(spot=40, now=now)
     dataset = make_dataset(team, 1)
     jobs = [planned_job(team, dataset=dataset, hours=None) for _ in range(20)]

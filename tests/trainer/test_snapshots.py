@@ -12,8 +12,10 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Callable
+from concurrent.futures import wait as wait_for
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +247,26 @@ def _measured(folder: Path, flush: Flush) -> dict[str, Any]:
         for at in range(0, len(WORDS), 100):
             file.write(WORDS[at : at + 100])
     return {"large.pt": file.entry()}
+
+
+def test_a_file_is_not_closed_while_what_was_begun_with_it_is_under_way(tmp_path, monkeypatch):
+    """A thread that comes late would flush a file that is none any more: the snapshot would fail, under load only."""
+    sync, late, first = os.fsync, threading.Event(), [True]
+
+    def fsync(descriptor: int) -> None:
+        if first[0]:
+            first[0] = False
+            late.wait(30)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(manifests, "FLUSH_BYTES", 4)
+    with Flush() as flush:
+        with manifests.MeasuredFile(tmp_path / "part", flush) as file:
+            file.write(b"12345678")
+        wait_for(flush._under_way[1:], timeout=1)  # what is taken may be as quick as it likes
+        late.set()
+        flush.wait()
 
 
 def test_a_folder_gets_its_name_only_when_all_that_is_in_it_is_on_the_disk(tmp_path, monkeypatch):
