@@ -32,7 +32,7 @@ class Flush:
         """Begin with what `file` holds so far; it may be written on meanwhile, and must be `take`n at the end."""
         return self._hand_over(self._pool.submit(os.fsync, file.fileno()))
 
-    def take(self, file: FileIO, after: Future[None] | None = None) -> None:
+    def take(self, file: FileIO, after: Future[None]) -> None:
         """A file that nobody writes to any more; it is closed here, and not before: only so is no error of the disk lost.
 
         `after`: what was begun with it; closed under that, the number of the file would be nobody's, or another's.
@@ -55,9 +55,8 @@ class Flush:
         return future
 
 
-def _flush_and_close(file: FileIO, after: Future[None] | None) -> None:
-    if after is not None:
-        wait_for([after])
+def _flush_and_close(file: FileIO, after: Future[None]) -> None:
+    wait_for([after])
     with file:
         os.fsync(file.fileno())
 

@@ -25,14 +25,18 @@ def plan_now(*, job: Job) -> PlanState | None:
     """What the planner last said of a job that it looks after; None of a draft, while paused, after the end, at first."""
     if not is_planned(job) or job.status not in ACTIVE:
         return None
-    # The epoch that makes the first plan gives its time before it stores it.
+    return _last_plan(job)
+
+
+def _last_plan(job: Job) -> PlanState | None:
+    """The epoch that makes the first plan gives its time before it stores it: that is none yet."""
     return PlanState.objects.filter(job=job, planned_at__isnull=False).exclude(plan={}).first()
 
 
 def planned_page(*, job: Job, now: dt.datetime, cost_usd: Decimal) -> dict[str, Any]:
     """Context of the cards; `planned` is None for a job whose size is given by hand, or that waits for its first plan."""
-    state = PlanState.objects.filter(job=job).first() if is_planned(job) and job.status != "draft" else None
-    if state is None or state.planned_at is None:
+    state = _last_plan(job) if is_planned(job) and job.status != "draft" else None
+    if state is None:
         return {"planned": None, "is_planned": is_planned(job)}
     plan = state.plan
     return {

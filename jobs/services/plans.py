@@ -17,15 +17,8 @@ ROOM = "Machines of the team have ended."
 APPROVED = "Its machines were approved."  # and ordered with it
 FIXED_WAITS = "A job of fixed size waits for the quota."
 PRICE_MOVED = "The price of what was asked has moved."
-CALM = (
-    "",
-    FIRST,
-    PACE_CHANGED,
-    ROOM,
-    FIXED_WAITS,
-    APPROVED,
-    PRICE_MOVED,
-)  # reasons that are none to change machines in haste
+# Reasons that are none to change machines in haste.
+CALM = ("", FIRST, PACE_CHANGED, ROOM, FIXED_WAITS, APPROVED, PRICE_MOVED)
 MAX_ASKED = 8  # that wait for room are planned at once; the others at their time
 
 

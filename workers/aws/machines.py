@@ -29,7 +29,7 @@ LIST_S, REST_S = 8.0, 60.0
 STATUS = {"pending": "pending", "running": "running", "terminated": "terminated"}  # else it is on its way to an end
 # Ends that say nothing against a machine: EC2 took it, or somebody ended it; without a word nothing is known.
 TAKEN = ("Server.SpotInstanceTermination", "Server.SpotInstanceShutdown", "Client.UserInitiatedShutdown", "")
-_resting: dict[str, tuple[float, BackendError]] = {}  # region -> until when (`monotonic`), and what was said
+_resting: dict[str, tuple[float, str]] = {}  # region -> until when (`monotonic`), and what was said
 _TIME = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 
 
@@ -49,8 +49,8 @@ class AwsMachines:
         self, token: str, *, region: str, zone: str, instance_type: str, is_spot: bool, tags: dict[str, str]
     ) -> Record:
         """One token is one machine, also where lists do not show it yet: EC2 keeps client tokens itself."""
-        if (resting := _rest_of(region)) is not None:
-            raise resting
+        if rest := _rest_of(region):
+            raise BackendError(rest)
         MachineFiles(self.options.root, token).make()
         order: dict[str, Any] = {
             "ClientToken": token,
@@ -114,31 +114,32 @@ class AwsMachines:
         for region in regions:
             ec2(region)  # clients may be used by threads, but not be made by several
         threads = ThreadPoolExecutor(max(1, len(regions)), "counterflow-ec2")
-        asked = {region: threads.submit(self._find, region, tags) for region in regions if _rest_of(region) is None}
-        wait(asked.values(), timeout=LIST_S if len(regions) > 1 else None)
+        asked = {region: threads.submit(self._find, region, tags) for region in regions if not _rest_of(region)}
+        done, hung = wait(asked.values(), timeout=LIST_S if len(regions) > 1 else None)
         threads.shutdown(wait=False)
         records: list[Record] = []
-        failed: dict[str, BackendError] = {}
+        failed: dict[str, str] = {}
         for region in regions:
-            found = asked[region].result() if region in asked and asked[region].done() else _rest_of(region)
-            if isinstance(found, list):
-                records += found
-            else:
-                failed[region] = found or BackendError(
-                    f"EC2 does not answer (machines in {region}) within {LIST_S:g} s"
-                )
-        said = "; ".join(map(str, failed.values()))
+            try:
+                if (answer := asked.get(region)) in done:
+                    records += answer.result()
+                else:
+                    failed[region] = (
+                        _rest_of(region) or f"EC2 does not answer (machines in {region}) within {LIST_S:g} s"
+                    )
+            except BackendError as error:
+                failed[region] = str(error)
+        said = "; ".join(failed.values())
         if failed and len(failed) == len(regions):  # nobody is held up
             _resting.clear()
             raise BackendError(said)
-        for region in failed.keys() & asked.keys():
-            if not asked[region].done():
-                _resting[region] = (monotonic() + REST_S, failed[region])
+        until_s = monotonic() + REST_S
+        _resting.update({region: (until_s, failed[region]) for region, answer in asked.items() if answer in hung})
         if failed:
             raise ListedInPart(said, records)
         return records
 
-    def _find(self, region: str, tags: dict[str, str]) -> list[Record] | BackendError:
+    def _find(self, region: str, tags: dict[str, str]) -> list[Record]:
         wanted = {DEPLOYMENT: self.deployment, **tags}
         filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in wanted.items()]
         try:
@@ -146,7 +147,7 @@ class AwsMachines:
             rows = [row for page in pages for part in page["Reservations"] for row in part["Instances"]]
         except ERRORS as error:
             said = str(told(error, f"machines in {region}"))
-            return BackendError(said)  # whatever it was: a list is neither refused nor without capacity
+            raise BackendError(said) from error  # whatever it was: a list is neither refused nor without capacity
         return [self._record(region, row) for row in rows]
 
     def _record(self, region: str, row: dict[str, Any]) -> Record:
@@ -182,10 +183,10 @@ class AwsMachines:
         }
 
 
-def _rest_of(region: str) -> BackendError | None:
-    """Why the region is left alone now."""
-    until_s, unsure = _resting.get(region, (0.0, None))
-    return BackendError(str(unsure)) if unsure is not None and monotonic() < until_s else None
+def _rest_of(region: str) -> str:
+    """Why the region is left alone now; empty: it is not."""
+    until_s, said = _resting.get(region, (0.0, ""))
+    return said if monotonic() < until_s else ""
 
 
 def _unusable(row: dict[str, Any], age_s: float, silent_s: float | None) -> str:

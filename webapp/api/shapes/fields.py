@@ -47,6 +47,14 @@ class RowShape(serializers.Serializer[Any]):
     created_at = serializers.DateTimeField(read_only=True)
 
 
+class RangeShape(serializers.Serializer[Any]):
+    """An expected value with its 80 % range."""
+
+    expected = serializers.FloatField()
+    low = serializers.FloatField()
+    high = serializers.FloatField()
+
+
 class Input(serializers.Serializer[Any]):
     """Something that comes in. Names that are not known are refused: nothing that was sent is silently lost."""
 

@@ -11,16 +11,8 @@ from jobs.models import Job
 from jobs.selectors.planned_page import plan_now
 from jobs.selectors.promises import job_promises
 from jobs.services.boosts import MAX_POINTS
-from webapp.api.shapes.fields import Input, Named, PersonField, StatefulShape
+from webapp.api.shapes.fields import Input, Named, PersonField, RangeShape, StatefulShape
 from webapp.api.shapes.plans import CurrentPlanShape
-
-
-class RangeShape(serializers.Serializer[Any]):
-    """An expected value with its 80 % range."""
-
-    expected = serializers.FloatField()
-    low = serializers.FloatField()
-    high = serializers.FloatField()
 
 
 class CompletionShape(serializers.Serializer[Any]):

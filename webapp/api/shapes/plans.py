@@ -6,6 +6,8 @@ from typing import Any
 
 from rest_framework import serializers
 
+from webapp.api.shapes.fields import RangeShape
+
 
 class PlanShape(serializers.Serializer[Any]):
     """What a job would take. What cannot be said is null, and `reasons` says why."""
@@ -59,14 +61,6 @@ class MomentsShape(serializers.Serializer[Any]):
     high = serializers.DateTimeField(allow_null=True)
 
 
-class UsdShape(serializers.Serializer[Any]):
-    """USD of the whole job, what it has cost included, with the 80 % range."""
-
-    expected = serializers.FloatField()
-    low = serializers.FloatField()
-    high = serializers.FloatField()
-
-
 class SpotShape(serializers.Serializer[Any]):
     """The spot offer that the plan counts on."""
 
@@ -88,7 +82,9 @@ class CurrentPlanShape(serializers.Serializer[Any]):
     target = MachinesShape(source="plan.target", help_text="What it goes for, within quota, budget and approvals")
     wanted = MachinesShape(source="plan.wanted", help_text="What it would go for without them")
     finish_at = MomentsShape(source="plan.finish_at", allow_null=True)
-    cost_usd = UsdShape(source="plan.cost_usd", allow_null=True)
+    cost_usd = RangeShape(
+        source="plan.cost_usd", allow_null=True, help_text="Of the whole job, what it has cost included"
+    )
     chance = serializers.FloatField(source="plan.chance", allow_null=True, help_text="To make the deadline")
     last_safe_at = serializers.DateTimeField(
         source="plan.last_safe_at", allow_null=True, help_text="Until then on-demand alone still makes the deadline"
